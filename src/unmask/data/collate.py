@@ -1,0 +1,265 @@
+"""From ragged examples to a batch: who goes into which row, and how the vectors are laid there.
+
+Nothing here knows an objective: fields are scattered, block ids are made unique within a row, target
+indices follow their tokens. Packing keeps examples apart by their blocks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from unmask.batch import Batch, Examples, Head, Pattern, Samples, Stream, Targets, TermKey, places, starts
+from unmask.objectives.base import Shape, Sizes
+
+_OPTIONAL = ("token_type", "positions2")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """For S examples: the row each goes to, and where it begins in that row's stream and source."""
+
+    row: np.ndarray
+    stream_at: np.ndarray
+    source_at: np.ndarray
+    rows: int
+
+    def take(self, which: np.ndarray, rows: np.ndarray) -> Placement:
+        """The examples `which`, in a batch made of the given `rows` only."""
+        renumber = np.full(self.rows, -1)
+        renumber[rows] = np.arange(len(rows))
+        return Placement(renumber[self.row[which]], self.stream_at[which], self.source_at[which], len(rows))
+
+
+def one_per_row(sizes: Sizes) -> Placement:
+    s = len(sizes.stream)
+    zero = np.zeros(s, np.int64)
+    return Placement(np.arange(s), zero, zero, s)
+
+
+def pack(sizes: Sizes, shape: Shape) -> Placement:
+    """First fit, longest first, into rows of `shape`; with two stacks both lengths must fit.
+
+    An example longer than a row is an error: objectives promise `sizes <= shape` for texts of `room`.
+    """
+    stream = np.asarray(sizes.stream)
+    source = np.zeros_like(stream) if sizes.source is None else np.asarray(sizes.source)
+    if (stream > shape.stream).any() or (source > shape.source).any():
+        raise ValueError(f"an example of {stream.max()} (source {source.max()}) tokens exceeds a row of {shape}")
+    row, stream_at, source_at = (np.zeros(len(stream), np.int64) for _ in range(3))
+    used: list[list[int]] = []
+    first_open = 0
+    share = stream / shape.stream + source / max(shape.source, 1)
+    for i in np.argsort(-share, kind="stable").tolist():
+        a, b = int(stream[i]), int(source[i])
+        for r in range(first_open, len(used)):
+            if used[r][0] + a <= shape.stream and used[r][1] + b <= shape.source:
+                break
+        else:
+            r = len(used)
+            used.append([0, 0])
+        row[i], stream_at[i], source_at[i] = r, used[r][0], used[r][1]
+        used[r][0] += a
+        used[r][1] += b
+        while first_open < len(used) and used[first_open][0] >= shape.stream:
+            first_open += 1
+    return Placement(row, stream_at, source_at, len(used))
+
+
+def collate(
+    parts: Mapping[str, Examples],
+    heads: Mapping[str, Sequence[Head]],
+    place: Placement | None = None,
+    *,
+    shape: Shape | None = None,
+    index: np.ndarray | None = None,
+    side: Literal["right", "left"] = "right",
+    pad: int = 0,
+) -> Batch:
+    """Lay the examples of each objective (concatenated in order) into rows.
+
+    place: one example a row if None. shape: the rows' capacity; as long as the fullest row if None.
+    side: on which side of a row the padding stands. index: (S,) global sample numbers, carried along.
+    """
+    examples = list(parts.values())
+    stream = _joined([e.stream for e in examples])
+    sources = [e.source for e in examples]
+    source = _joined([s for s in sources if s is not None]) if any(s is not None for s in sources) else None
+    if source is not None and any(s is None for s in sources):
+        raise ValueError("a batch cannot mix objectives with and without a source")
+    assert stream.start is not None
+    place = place or one_per_row(Sizes(np.diff(stream.start)))
+    base = _block_base(stream, source, place)
+    t, s = (0, 0) if shape is None else (shape.stream, shape.source)
+    laid, where = _lay(stream, place.row, place.stream_at, place.rows, t, base, side, pad)
+    where_source = None
+    if source is not None:
+        source, where_source = _lay(source, place.row, place.source_at, place.rows, s, base, side, pad)
+    counts = np.cumsum([0] + [len(e.stream.start) - 1 for e in examples])  # type: ignore[arg-type]
+    number = np.repeat(np.arange(len(examples)), np.diff(counts))
+    samples = Samples(place.row, base + 1, np.arange(len(number)) if index is None else index, number)
+    targets, declared = _targets(parts, heads, {"stream": (where, laid), "source": (where_source, source)})
+    return Batch(laid, targets, declared, source, samples)
+
+
+def _joined(streams: list[Stream]) -> Stream:
+    """One ragged stream out of several; a field that only some have is 0 in the others."""
+    if len(streams) == 1:
+        return streams[0]
+    merged: dict[str, Any] = {
+        k: np.concatenate([getattr(s, k) for s in streams])
+        for k in ("tokens", "positions", "block", "reveal", "horizon")
+    }
+    for k in _OPTIONAL:
+        if any(getattr(s, k) is not None for s in streams):
+            merged[k] = np.concatenate(
+                [np.zeros(len(s.tokens), np.int32) if getattr(s, k) is None else getattr(s, k) for s in streams]
+            )
+    lengths = np.concatenate([np.diff(s.start) for s in streams])  # type: ignore[arg-type]
+    kinds = {s.pattern for s in streams}
+    pattern: Pattern = streams[0].pattern if len(kinds) == 1 else "order"
+    return Stream(**merged, start=starts(lengths), pattern=pattern)
+
+
+def _block_base(stream: Stream, source: Stream | None, place: Placement) -> np.ndarray:
+    """(S,) what to add to an example's block ids so that they are unique in its row."""
+    top = np.zeros(len(place.row), np.int64)
+    for s in (stream, source):
+        if s is not None and s.start is not None and len(s.tokens):
+            np.maximum.at(top, np.repeat(np.arange(len(top)), np.diff(s.start)), s.block)
+    order = np.lexsort((place.source_at, place.stream_at, place.row))
+    run = np.cumsum(top[order]) - top[order]
+    first = np.searchsorted(place.row[order], np.arange(place.rows))
+    base = np.empty_like(top)
+    base[order] = run - run[np.minimum(first, len(run) - 1)][place.row[order]] if len(run) else run
+    return base
+
+
+def _lay(
+    stream: Stream, row: np.ndarray, at: np.ndarray, rows: int, length: int, base: np.ndarray, side: str, pad: int
+) -> tuple[Stream, np.ndarray]:
+    """(rows, T) arrays, and for each ragged token its flat place in them."""
+    start = stream.start
+    assert start is not None
+    sizes = np.diff(start)
+    used = np.zeros(rows, np.int64)
+    np.maximum.at(used, row, at + sizes)
+    length = length or int(used.max(initial=1))
+    first = row * length + at + ((length - used)[row] if side == "left" else 0)
+    where = np.repeat(first, sizes) + places(start)
+    example = np.repeat(np.arange(len(sizes)), sizes)
+
+    def scatter(values: np.ndarray, fill: int) -> np.ndarray:
+        out = np.full(rows * length, fill, np.int32)
+        out[where] = values
+        return out.reshape(rows, length)
+
+    block = scatter(stream.block + base[example], 0)
+    positions = scatter(stream.positions, 0)
+    laid = Stream(
+        tokens=scatter(stream.tokens, pad),
+        positions=positions,
+        block=block,
+        reveal=scatter(stream.reveal, 0),
+        horizon=scatter(stream.horizon, 0),
+        pattern=stream.pattern,
+        isolated=bool((block == block[:, :1]).all() and (block != 0).all()),
+        contiguous=_contiguous(block, positions),
+    )
+    more = {k: scatter(getattr(stream, k), 0) for k in _OPTIONAL if getattr(stream, k) is not None}
+    return replace(laid, **more), where
+
+
+def _contiguous(block: np.ndarray, positions: np.ndarray) -> bool:
+    """Inside every block positions rise by one from one index to the next, and the block is one run."""
+    index = np.arange(block.shape[1]) - positions
+    real = block != 0
+    offset: dict[tuple[int, int], int] = {}
+    edges = np.flatnonzero(np.diff(block, axis=1, prepend=-1).ravel())
+    b, idx = block.ravel(), index.ravel()
+    for e in edges.tolist():  # one step for each run of a block
+        if b[e] == 0:
+            continue
+        k = (e // block.shape[1], int(b[e]))
+        if offset.setdefault(k, int(idx[e])) != idx[e]:
+            return False
+    steps = np.diff(positions, axis=1)
+    inside = (block[:, 1:] == block[:, :-1]) & real[:, 1:]
+    return bool((steps[inside] == 1).all())
+
+
+def _targets(
+    parts: Mapping[str, Examples], heads: Mapping[str, Sequence[Head]], stacks: Mapping[str, tuple[Any, Any]]
+) -> tuple[dict[TermKey, Targets], dict[TermKey, Head]]:
+    out: dict[TermKey, Targets] = {}
+    declared: dict[TermKey, Head] = {}
+    begin = {"stream": 0, "source": 0}
+    for name, e in parts.items():
+        for head in heads[name]:
+            where, laid = stacks[head.stack]
+            found = e.targets.get(head.name)
+            n = len(e.stream.tokens) if head.stack == "stream" else len(e.source.tokens)  # type: ignore[union-attr]
+            mine = where[begin[head.stack] : begin[head.stack] + n]
+            out[name, head.name] = _absent(head) if found is None else _moved(found, mine, laid)
+            declared[name, head.name] = head
+        begin["stream"] += len(e.stream.tokens)
+        begin["source"] += 0 if e.source is None else len(e.source.tokens)
+    return out, declared
+
+
+def _absent(head: Head) -> Targets:
+    """One target of weight 0, so that no rank ever lacks a declared head."""
+    zero = np.zeros(1, np.float32)
+    index = np.zeros((1, head.arity) if head.arity > 1 else 1, np.int64)
+    return Targets(index, np.zeros(1, np.int64), zero, norm=0.0)
+
+
+def _moved(t: Targets, where: np.ndarray, laid: Stream) -> Targets:
+    """Targets whose indices point into the laid-out rows, padded to a bucketed count with weight 0."""
+    norm = float(np.sum(t.weight if t.norm is None else t.norm, dtype=np.float64))
+    if t.index is None:
+        dense = Targets(None, t.value, t.weight, norm, t.group, t.extra, t.draw)
+        return (
+            dense
+            if len(where) == laid.tokens.size and (np.diff(where) == 1).all()
+            else _dense(dense, where, laid.tokens.size)
+        )
+    n = len(t.index)
+    extra = capacity(n) - n
+
+    def padded(a: np.ndarray | None, dtype: Any) -> np.ndarray | None:
+        return None if a is None else np.concatenate([a, np.zeros((extra, *a.shape[1:]), a.dtype)]).astype(dtype)
+
+    value = np.asarray(t.value)
+    kind = np.float32 if value.dtype.kind == "f" else np.int64
+    group = None if t.group is None else np.concatenate([t.group, np.full(extra, -1)])
+    return Targets(
+        padded(where[t.index], np.int64), padded(value, kind), padded(t.weight, np.float32), norm,
+        group, padded(t.extra, np.int64), padded(t.draw, np.float64),
+    )  # fmt: skip
+
+
+def _dense(t: Targets, where: np.ndarray, size: int) -> Targets:
+    """index=None over all of (B · T): positions that no token reached have weight 0."""
+
+    def spread(a: np.ndarray | None) -> np.ndarray | None:
+        if a is None:
+            return None
+        out = np.zeros((size, *a.shape[1:]), a.dtype)
+        out[where] = a
+        return out
+
+    return replace(t, value=spread(t.value), weight=spread(t.weight), extra=spread(t.extra), draw=spread(t.draw))
+
+
+def capacity(n: int) -> int:
+    """The bucket for n targets: few distinct shapes, at most an eighth of padding above 128.
+
+    >>> [capacity(n) for n in (0, 1, 16, 17, 130, 1000)]
+    [16, 16, 16, 32, 144, 1024]
+    """
+    step = max(16, 1 << max(0, n.bit_length() - 4))
+    return max(16, -(-n // step) * step)

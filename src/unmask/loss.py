@@ -1,0 +1,204 @@
+"""A step is a program over named networks: it turns a batch into terms, and terms into a loss.
+
+    loss = Σ over terms of coefficient × (global sum / global norm)
+
+Sums and norms are added over micro-batches and ranks before the division: never a mean of means.
+Logits exist only where there is a target, and there only in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.batch import Batch, Head, Targets, TermKey
+
+
+@dataclass(frozen=True)
+class Term:
+    """One addend of the loss before its division: Σ weight · loss, what to divide by, and its factor."""
+
+    sum: Tensor
+    norm: float
+    coefficient: float = 1.0
+
+
+class HeadModule(Protocol):
+    """What a head's parameters offer: features (n, d), and either all logits or the pieces of a projection."""
+
+    def features(self, x: Tensor, extra: Tensor | None = None) -> Tensor: ...
+    def project(self, features: Tensor) -> Tensor: ...
+    def projection(self) -> tuple[Tensor, Tensor | None, float, float | None]: ...
+
+
+class Program(Protocol):
+    """A training step's forward pass: terms by (objective, head)."""
+
+    def __call__(
+        self, networks: Mapping[str, Any], batch: Batch, generator: torch.Generator | None
+    ) -> dict[TermKey, Term]: ...
+
+
+def forward_heads(
+    networks: Mapping[str, Any], batch: Batch, generator: torch.Generator | None = None
+) -> dict[TermKey, Term]:
+    """The default program: one forward pass of each network that a head names, then its heads."""
+    states: dict[str, dict[str, Tensor]] = {}
+    terms = {}
+    for key, head in batch.heads.items():
+        network = networks[head.network]
+        if head.network not in states:
+            states[head.network] = network(batch, generator)
+        targets = batch.targets[key]
+        total = head_sum(head, network.heads[head.uses], states[head.network][head.stack], batch, targets)
+        terms[key] = Term(total, float(targets.norm), head.coefficient)
+    return terms
+
+
+def head_sum(head: Head, module: HeadModule, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    """Σ weight · loss of one head; states (B, T, d). A scalar in fp32, differentiable."""
+    if head.over == "vocabulary" and targets.value.ndim == 1:
+        weight, bias, scale, cap = module.projection()
+        x = module.features(_read(head, states, batch, targets), targets.extra) * scale
+        return linear_cross_entropy(x, weight, bias, targets.value, targets.weight, cap)
+    return (head_losses(head, module, states, batch, targets) * targets.weight).sum()
+
+
+def head_losses(head: Head, module: HeadModule, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    """(n,) the unweighted loss at each target, in fp32: −log probability of `value` (squared error for scores).
+
+    For `group` it stands at the right choice and is 0 at the others.
+    """
+    if head.over == "positions":
+        return _position_losses(module, states, batch, targets, head)
+    logits = module.project(module.features(_read(head, states, batch, targets), targets.extra)).float()
+    value = targets.value
+    if head.over in ("vocabulary", "classes"):
+        if value.ndim == 2:
+            return -(value * logits.log_softmax(-1)).sum(-1)
+        return F.cross_entropy(logits, value, reduction="none")
+    score = logits.reshape(len(logits))
+    if head.over == "binary":
+        return F.binary_cross_entropy_with_logits(score, value.to(score.dtype), reduction="none")
+    if head.over == "score":
+        return (score - value) ** 2
+    return _group_losses(score, targets)
+
+
+def _read(head: Head, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    """(n, a, d) the states that each target's head reads."""
+    flat = states.reshape(-1, states.shape[-1])
+    if targets.index is None:
+        return flat[:, None]
+    index = targets.index if targets.index.ndim == 2 else targets.index[:, None]
+    if head.pool == "at":
+        return flat.index_select(0, index.reshape(-1)).view(*index.shape, -1)
+    stream = batch.stream if head.stack == "stream" else batch.source
+    assert stream is not None
+    row = index[:, 0] // stream.block.shape[1]
+    mine = (stream.block[row] == stream.block.reshape(-1)[index[:, 0]][:, None])[..., None]
+    if head.pool == "mean":
+        return ((states[row] * mine).sum(1) / mine.sum(1))[:, None]
+    return states[row].masked_fill(~mine, torch.finfo(states.dtype).min).amax(1)[:, None]
+
+
+def _position_losses(module: HeadModule, states: Tensor, batch: Batch, targets: Targets, head: Head) -> Tensor:
+    """A choice among the positions of the target's own block; `value` is the position in its row."""
+    stream = batch.stream if head.stack == "stream" else batch.source
+    assert stream is not None and targets.index is not None
+    b, t, d = states.shape
+    score = module.project(module.features(states.reshape(-1, 1, d), None)).float().view(b, t)
+    row = targets.index // t
+    mine = stream.block[row] == stream.block.reshape(-1)[targets.index][:, None]
+    return F.cross_entropy(score[row].masked_fill(~mine, -torch.inf), targets.value, reduction="none")
+
+
+def _group_losses(score: Tensor, targets: Targets) -> Tensor:
+    """−log softmax inside each group, at the targets whose value is 1."""
+    assert targets.group is not None
+    _, group = torch.unique(targets.group, return_inverse=True)
+    n = int(group.max()) + 1
+    top = torch.full((n,), -torch.inf).to(score).scatter_reduce(0, group, score.detach(), "amax")
+    total = torch.zeros(n).to(score).index_add(0, group, (score - top[group]).exp())
+    return (total.log()[group] + top[group] - score) * (targets.value == 1)
+
+
+# ---------------------------------------------------------------- the loss over a vocabulary
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None = None
+) -> Tensor:
+    """Σ w · −log softmax(x Wᵀ + b)[value]: x (n, d), weight (V, d), value (n,), w (n,) → fp32 scalar.
+
+    The (n, V) logits exist only in chunks: the gradients of a chunk are computed in the forward pass,
+    while its logits are there. Under autocast the products run in bf16, softmax and sums in fp32.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+    result: Tensor = _LinearCrossEntropy.apply(x, weight, bias, value, w, cap)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _chunk(v: int) -> int:
+    """Rows of logits that are alive at once: about 16 MB in fp32, which stays near the caches."""
+    return max(32, min(1024, (1 << 22) // v))
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None
+    ) -> Tensor:
+        need = any(t is not None and t.requires_grad for t in (x, weight, bias))
+        total = torch.zeros((), dtype=torch.float32 if x.dtype != torch.float64 else torch.float64, device=x.device)
+        dx = torch.empty_like(x) if need else None
+        dweight = torch.zeros_like(weight) if need else None
+        dbias = torch.zeros_like(bias) if need and bias is not None else None
+        for i in range(0, len(x), _chunk(len(weight))):
+            part = slice(i, i + _chunk(len(weight)))
+            probability, losses, slope = _softmax(x[part], weight, bias, value[part], cap)
+            total += (losses * w[part]).sum()
+            if dx is None or dweight is None:
+                continue
+            probability[torch.arange(len(probability)), value[part]] -= 1
+            probability *= w[part][:, None]
+            grad = (probability if slope is None else probability * slope).to(x.dtype)
+            dx[part] = grad @ weight
+            dweight.addmm_(grad.t(), x[part])
+            if dbias is not None:
+                dbias += grad.sum(0)
+        ctx.grads = (dx, dweight, dbias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scale = grads[0]
+        dx, dweight, dbias = (None if g is None else g * scale.to(g.dtype) for g in ctx.grads)
+        ctx.grads = None
+        return dx, dweight, dbias, None, None, None
+
+
+def _softmax(
+    x: Tensor, weight: Tensor, bias: Tensor | None, value: Tensor, cap: float | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Probabilities (n, V), losses (n,) and the soft cap's slope, in fp32 (fp64 stays fp64)."""
+    logits = x @ weight.t()
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    if bias is not None:
+        logits += bias
+    slope = None
+    if cap is not None:
+        squashed = torch.tanh(logits / cap)
+        logits, slope = cap * squashed, 1 - squashed**2
+    top = logits.amax(1, keepdim=True)
+    at_value = logits.gather(1, value[:, None]).squeeze(1) - top.squeeze(1)
+    probability = logits.sub_(top).exp_()
+    total = probability.sum(1, keepdim=True)
+    return probability.div_(total), total.log().squeeze(1) - at_value, slope

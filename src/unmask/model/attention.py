@@ -1,0 +1,200 @@
+"""Attention takes (visible, score): who sees whom, and an additive score on position pairs.
+
+The mask comes from the record's vectors by `batch.visible`, once per forward pass; every layer of a stack
+shares it, in the form its kernel wants (`View`). There are two kernels, and they agree:
+
+    fused      F.scaled_dot_product_attention; boolean mask, or additive where there is a score
+    explicit   baddbmm, softmax, bmm; on CPU 2-4 times faster in bf16, and the one with dropout
+
+A query that sees nothing outputs 0 on both, with finite gradients.
+
+Legend: B rows, Tq queries, Tk keys, H heads, K key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.batch import Stream, same_block, visible
+
+
+class Score(Protocol):
+    """An additive term of attention scores that depends on positions."""
+
+    def dense(self, q_positions: Tensor, k_positions: Tensor, contiguous: bool = False) -> Tensor:
+        """(1 or B, H, Tq, Tk)."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Who sees whom for one set of queries and keys, ready for a kernel.
+
+    bias   fused: None, boolean (B, 1, Tq, Tk) or additive (B, H, Tq, Tk); explicit: additive (B·H, Tq, Tk)
+    sees   explicit: (B, 1, Tq, 1), 0 where a query sees nothing; None when every query sees something
+    """
+
+    explicit: bool
+    bias: Tensor | None = None
+    sees: Tensor | None = None
+    causal: bool = False
+
+
+def self_view(
+    stream: Stream, keys: Keys | None, score: Score | None, heads: int, dtype: torch.dtype, explicit: bool | None = None
+) -> View:
+    """The view of a stream on itself, or on the keys of a cache (which then hold the stream's own)."""
+    if keys is None and score is None and stream.isolated and stream.pattern in ("full", "causal"):
+        causal = stream.pattern == "causal"
+        if not choose(explicit, dtype, stream.tokens.device, None):
+            return View(False, causal=causal)
+        if not causal:
+            return View(True)
+    seen: Stream | Keys = stream if keys is None else keys
+    mask = visible(stream.block, stream.horizon, seen.block, seen.reveal)[:, None]
+    bias = None if score is None else score.dense(stream.positions, seen.positions, stream.contiguous and keys is None)
+    return _view(mask, bias, heads, dtype, explicit)
+
+
+def cross_view(stream: Stream, source: Stream, heads: int, dtype: torch.dtype, explicit: bool | None = None) -> View:
+    """The view of a stream on the source: block equality alone."""
+    return _view(same_block(stream.block, source.block)[:, None], None, heads, dtype, explicit)
+
+
+def choose(explicit: bool | None, dtype: torch.dtype, device: torch.device, bias: Tensor | None) -> bool:
+    """Whether the explicit kernel runs: as asked, else on CPU in 16 bits or where the score needs a gradient."""
+    if explicit is not None:
+        return explicit
+    trained = bias is not None and bias.requires_grad
+    return device.type == "cpu" and (trained or dtype in (torch.bfloat16, torch.float16))
+
+
+def _view(mask: Tensor, bias: Tensor | None, heads: int, dtype: torch.dtype, explicit: bool | None) -> View:
+    if not choose(explicit, dtype, mask.device, bias):
+        if bias is None:
+            return View(False, mask)
+        return View(False, bias.to(dtype).masked_fill(~mask, float("-inf")))
+    rows, _, queries, keys = mask.shape
+    # -inf would make NaN of a row without keys; a low number makes a mean of it, which `sees` turns into 0
+    lowest = torch.finfo(dtype).min / 2
+    added = torch.zeros((), dtype=dtype, device=mask.device) if bias is None else bias.to(dtype)
+    added = added.masked_fill(~mask, lowest).expand(rows, heads, queries, keys).reshape(rows * heads, queries, keys)
+    sees = mask.any(-1, keepdim=True)
+    return View(True, added, None if bool(sees.all()) else sees.to(dtype))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float, drop: Drop | None = None) -> Tensor:
+    """softmax(scale · q kᵀ + bias) v over visible keys: q (B, H, Tq, D), k and v (B, K, Tk, D) → (B, H, Tq, D).
+
+    Query head h reads key-value head h // (H / K) (grouped queries, Ainslie et al. 2023).
+    """
+    if view.explicit:
+        return _explicit(q, k, v, view, scale, drop)
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=view.bias, is_causal=view.causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def _explicit(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float, drop: Drop | None) -> Tensor:
+    rows, heads, queries, size = q.shape
+    groups, keys = k.shape[1], k.shape[2]
+    folded = (rows * groups, heads // groups * queries)  # the queries of one key-value head lie end to end
+    q3 = q.reshape(*folded, size)
+    k3 = k.reshape(rows * groups, keys, size).transpose(1, 2)
+    if view.bias is None:
+        scores = torch.baddbmm(q3.new_zeros(()), q3, k3, beta=0, alpha=scale)
+    else:
+        scores = torch.baddbmm(view.bias.view(*folded, keys), q3, k3, alpha=scale)
+    weights = scores.softmax(-1)
+    if drop is not None:
+        weights = drop(weights)
+    out = torch.bmm(weights, v.reshape(rows * groups, keys, size)).view(rows, heads, queries, size)
+    return out if view.sees is None else out * view.sees
+
+
+class Drop:
+    """Inverted dropout whose mask comes from an explicit generator, never from global state.
+
+    The rate is rounded to 1 / 65,536: four elements share one 64-bit draw, and the kept ones are scaled by the
+    rounded rate, so the expectation is exact.
+    """
+
+    def __init__(self, rate: float, generator: torch.Generator) -> None:
+        self.limit = round(rate * 65536)
+        self.generator = generator
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self.limit:
+            return x
+        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
+        draws.random_(-(2**63), None, generator=self.generator)
+        keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= self.limit - 32768
+        return x * (keep.to(x.dtype) * (65536 / (65536 - self.limit)))
+
+
+# ---------------------------------------------------------------- key–value cache
+
+
+@dataclass
+class Keys:
+    """The vectors of the stored keys (B, length): all that visibility and relative scores ask for."""
+
+    positions: Tensor
+    block: Tensor
+    reveal: Tensor
+
+
+@dataclass
+class Cache:
+    """The record of the keys, so any decode order works; for inference (it is written in place).
+
+    Buffers double when full: n single tokens cost O(n) copies. `memory` holds the cross-attention keys and
+    values of each layer, computed from the source once.
+    """
+
+    length: int = 0
+    capacity: int = 0
+    record: Tensor | None = None  # (3, B, capacity): positions, block, reveal
+    layers: dict[int, Tensor] = field(default_factory=dict)  # layer → (2, B, K, capacity, D): keys, values
+    memory: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def extend(self, stream: Stream) -> Keys:
+        """Write down the stream's keys; each layer then `store`s its own tensors for them."""
+        new = torch.stack([stream.positions, stream.block, stream.reveal])
+        begin, self.length = self.length, self.length + new.shape[2]
+        if self.length > self.capacity:
+            self.capacity = max(2 * self.capacity, self.length, 32)
+        self.record = _room(self.record, new, self.capacity, begin, axis=2)
+        self.record[:, :, begin : self.length] = new
+        return Keys(*self.record[:, :, : self.length])
+
+    def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append k and v (B, K, T, D) of a layer; all its keys and values so far come back, as views."""
+        new = torch.stack([k, v])
+        begin = self.length - k.shape[2]
+        held = self.layers[layer] = _room(self.layers.get(layer), new, self.capacity, begin, axis=3)
+        held[:, :, :, begin : self.length] = new
+        return held[0, :, :, : self.length], held[1, :, :, : self.length]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows in this order (beam search; rows that have ended)."""
+        if self.record is not None:
+            self.record = self.record[:, rows]
+        self.layers = {i: x[:, rows] for i, x in self.layers.items()}
+        self.memory = {i: (k[rows], v[rows]) for i, (k, v) in self.memory.items()}
+
+
+def _room(held: Tensor | None, new: Tensor, capacity: int, used: int, axis: int) -> Tensor:
+    """`held`, or a copy of its first `used` entries with room for `capacity` along `axis`."""
+    if held is not None and held.shape[axis] >= capacity:
+        return held
+    shape = list(new.shape)
+    shape[axis] = capacity
+    grown = new.new_zeros(shape)
+    if held is not None:
+        grown.narrow(axis, 0, used).copy_(held.narrow(axis, 0, used))
+    return grown

@@ -1,0 +1,134 @@
+"""What every objective is: settings, and pure functions from Rows to Examples.
+
+An objective is a frozen record of its settings. It holds no state and draws no numbers of its own: noise
+is a function of each text's key (`unmask.keyed`), so a text gets the same noise alone, in any batch, on any
+worker and after a resume.
+
+    heads()            what must be answered, declared once
+    shape(context)     lengths of the stream and the source that a batch has
+    room(shape)        how many raw tokens of text fit in one example
+    sizes(outline)     lengths after noise and layout, without touching text: packing happens after noise
+    __call__(rows, v)  the Examples
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from unmask.batch import Examples, Head, Rows, starts
+from unmask.config import Strict
+
+LM = Head("lm")
+"""The one head over the vocabulary that causal, masked and text-to-text objectives share."""
+
+
+class Vocabulary(Protocol):
+    """The ids an objective needs; `unmask.data.special.Vocabulary` is one."""
+
+    size: int
+    sentinels: np.ndarray
+
+    def need(self, role: str) -> int: ...
+
+    @property
+    def ordinary(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Capacity of one row of a batch: tokens of the stream, and of the source (0 = one stack)."""
+
+    stream: int
+    source: int = 0
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is known of R texts without reading them: enough to say how long their examples will be."""
+
+    lengths: np.ndarray  # (R,) raw tokens
+    key: np.ndarray  # (R,) uint64
+    index: np.ndarray  # (R,)
+    ends: np.ndarray  # (R,) bool
+    progress: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Lengths of R examples: (R,) of the stream, and of the source where there is one."""
+
+    stream: np.ndarray
+    source: np.ndarray | None = None
+
+
+def outline(rows: Rows) -> Outline:
+    return Outline(rows.lengths, rows.key, rows.index, rows.ends, rows.progress)
+
+
+class Objective(Strict):
+    """Base of all objectives; `type` names it in recipes."""
+
+    type: str
+
+    copies: ClassVar[bool] = False
+    """The input contains (some of) what must be predicted, by design: BERT's kept tokens, BART's text."""
+    visibility: ClassVar[str] = "causal"
+    """The pattern of the stream, for models that must fill it by themselves."""
+
+    def heads(self) -> tuple[Head, ...]:
+        return (LM,)
+
+    def shape(self, context: int, target_context: int | None = None) -> Shape:
+        return Shape(context)
+
+    @abstractmethod
+    def room(self, shape: Shape) -> int: ...
+
+    @abstractmethod
+    def sizes(self, of: Outline) -> Sizes: ...
+
+    @abstractmethod
+    def __call__(self, rows: Rows, vocabulary: Vocabulary) -> Examples: ...
+
+
+def frame(rows: Rows, before: int | None = None, after: int | None = None, at_end: int | None = None) -> Rows:
+    """Rows with a special token before and after each text, and one after texts that end their document.
+
+    >>> r = frame(Rows.of([[7, 8], [9]]), before=2, after=3)
+    >>> r.tokens.tolist(), r.fixed.astype(int).tolist(), r.start.tolist()
+    ([2, 7, 8, 3, 2, 9, 3], [1, 0, 0, 1, 1, 0, 1], [0, 4, 7])
+    """
+    lead = int(before is not None)
+    tail = np.full(len(rows.lengths), int(after is not None)) + (rows.ends if at_end is not None else 0)
+    start = starts(rows.lengths + lead + tail)
+    into = np.repeat(start[:-1] + lead, rows.lengths) + rows.place
+    tokens = np.empty(start[-1], np.int32)
+    fixed = np.ones(start[-1], bool)
+    tokens[into], fixed[into] = rows.tokens, rows.fixed
+    if before is not None:
+        tokens[start[:-1]] = before
+    stop = start[:-1] + lead + rows.lengths
+    if after is not None:
+        tokens[stop] = after
+    if at_end is not None:
+        tokens[(stop + int(after is not None))[rows.ends]] = at_end
+    return replace(
+        rows,
+        tokens=tokens,
+        start=start,
+        fixed=fixed,
+        word=_moved(rows.word, into, start),
+        sentence=_moved(rows.sentence, into, start),
+    )
+
+
+def _moved(flags: np.ndarray | None, into: np.ndarray, start: np.ndarray) -> np.ndarray | None:
+    if flags is None:
+        return None
+    out = np.zeros(start[-1], bool)
+    out[into] = flags
+    return out

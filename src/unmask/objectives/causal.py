@@ -1,0 +1,43 @@
+"""Next-token prediction (Radford et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from unmask.batch import Examples, Rows, Targets, causal, starts
+from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary, frame
+
+
+class Causal(Objective):
+    """Each token from those before it: −Σ log p(x_i | x_<i) over the text and its end token.
+
+    [BOS] opens every text; [EOS] is predicted only where the document ends, so that a model never
+    learns to stop at the edge of its context.
+
+        tokens     [BOS]   the   cat   sat
+        target       the   cat   sat  [EOS]
+        reveal         0     1     2     3
+
+    >>> from unmask.objectives.show import toy
+    >>> e = Causal()(Rows.of([[11, 12, 13]]), toy())
+    >>> e.stream.tokens.tolist(), e.targets["lm"].value.tolist()
+    ([2, 11, 12, 13], [11, 12, 13, 3])
+    """
+
+    type: Literal["causal"] = "causal"
+
+    def room(self, shape: Shape) -> int:
+        return shape.stream - 1
+
+    def sizes(self, of: Outline) -> Sizes:
+        return Sizes(of.lengths + of.ends)
+
+    def __call__(self, rows: Rows, vocabulary: Vocabulary) -> Examples:
+        framed = frame(rows, before=vocabulary.need("bos"), at_end=vocabulary.need("eos"))
+        last = np.zeros(len(framed.tokens), bool)
+        last[framed.start[1:] - 1] = True
+        stream = causal(framed.tokens[~last], starts(framed.lengths - 1))
+        target = framed.tokens[framed.place > 0]
+        return Examples(stream, {"lm": Targets.at(np.arange(len(target)), target)})

@@ -1,0 +1,191 @@
+"""What happens around updates: metrics on disk, progress on stderr, evaluation, and stopping in good order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self, TextIO
+
+from torch import nn
+
+from unmask.train.checkpoint import cannot_write
+
+
+class Metrics:
+    """`metrics.jsonl`: one line for every update, one more after an evaluation; each is flushed at once.
+
+        {"step": 7, "tokens": …, "target_tokens": …, "seconds": …, "flops": …, "lr": …, "loss": …,
+         "terms": {"objective/head": …}, "grad_norm": …}
+        {"step": 7, "evaluation": {"loss": …, …}}
+
+    Counters are cumulative; `seconds` are those of training alone; `loss` is of the whole update, in nats, null
+    where an update had no target.
+    """
+
+    def __init__(self, path: Path, keep_to: int) -> None:
+        """Open for appending, after dropping lines of later steps than `keep_to` and torn ones."""
+        self.path = path
+        if path.exists():
+            self._truncate(keep_to)
+        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
+
+    def _truncate(self, keep_to: int) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.writing")
+        with open(self.path, encoding="utf-8", errors="replace") as old, open(temporary, "w", encoding="utf-8") as new:
+            for line in old:
+                if line.endswith("\n") and _step(line) <= keep_to:
+                    new.write(line)
+            new.flush()
+            os.fsync(new.fileno())
+        os.replace(temporary, self.path)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        try:
+            self.file.write(json.dumps(line, allow_nan=False) + "\n")
+            self.file.flush()
+        except OSError as error:
+            raise cannot_write(self.path, 4096, error) from error
+
+    def sync(self) -> None:
+        """Flush to the disk: a checkpoint must never be newer than the lines that led to it."""
+        os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A function of the networks, called after every `every` updates and after the last.
+
+    It returns numbers, among them "loss", by which the best checkpoint is chosen. It runs without gradients, in
+    evaluation mode, and must be a pure function of the weights: a resumed run may call it again.
+    """
+
+    every: int
+    function: Callable[[nn.ModuleDict], Mapping[str, float]]
+
+    def due(self, step: int, total: int | None) -> bool:
+        return step > 0 and (step == total or (self.every > 0 and step % self.every == 0))
+
+
+class Stop:
+    """Ctrl-C and SIGTERM as a request: the update in progress ends, a checkpoint is written, then the run stops.
+
+    Inside `interruptible` (evaluation) the request is answered at once. A second signal does not wait.
+    Outside the main thread Python cannot catch signals, and nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self.requested: str | None = None
+        self._at_once = False
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._old = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Work that is cut short by a request, made before or during it, with KeyboardInterrupt."""
+        self._at_once = True
+        try:
+            if self.requested is not None:
+                raise KeyboardInterrupt(self.requested)
+            yield
+        finally:
+            self._at_once = False
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        again = self.requested is not None
+        self.requested = signal.Signals(number).name
+        if again or self._at_once:
+            raise KeyboardInterrupt(self.requested)
+
+
+class Progress:
+    """One status line on stderr: in place on a terminal, else a new line about every ten seconds."""
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 10.0) -> None:
+        self.stream = stream or sys.stderr
+        self.terminal = self.stream.isatty()
+        self.interval = 0.2 if self.terminal else interval
+        self.shown = time.monotonic()
+        self.mark: tuple[int, float, int] | None = None  # step, seconds, tokens at the last status
+        self.status: Any = None
+
+    def show(self, line: Mapping[str, Any], total: int | None) -> None:
+        """Called after every update with its metrics line; prints when the interval has passed or at the end."""
+        now = time.monotonic()
+        if self.mark is not None and now - self.shown < self.interval and line["step"] != total:
+            return
+        text = self.text(line, total)
+        self.shown, self.mark = now, (line["step"], line["seconds"], line["tokens"])
+        if not self.terminal:
+            print(text, file=self.stream, flush=True)
+            return
+        if self.status is None:
+            from rich.console import Console  # imported here: only a terminal needs it
+
+            self.status = Console(file=self.stream).status(text)
+            self.status.start()
+        self.status.update(text)
+
+    def text(self, line: Mapping[str, Any], total: int | None) -> str:
+        """>>> Progress().text({"step": 8, "seconds": 4.0, "tokens": 800, "loss": 2.5, "terms": {"a/b": 2.5}}, 16)
+        'step 8/16 · loss 2.500 · 200 tokens/s · 0:04 left'
+        """
+        step, seconds, tokens = self.mark or (0, 0.0, 0)
+        if step >= line["step"]:
+            step, seconds, tokens = 0, 0.0, 0
+        spent = max(line["seconds"] - seconds, 1e-9)
+        terms = line["terms"]
+        loss = "loss " + _number(line["loss"])
+        if len(terms) > 1:
+            loss += " (" + ", ".join(f"{name} {_number(value)}" for name, value in terms.items()) + ")"
+        parts = [f"step {line['step']}/{total or '?'}", loss, f"{(line['tokens'] - tokens) / spent:,.0f} tokens/s"]
+        if total is None:
+            parts.append("timing the first steps")
+        else:
+            left = round((total - line["step"]) * spent / (line["step"] - step))
+            hours, rest = divmod(left, 3600)
+            minutes = f"{rest // 60:02d}" if hours else f"{rest // 60}"
+            parts.append((f"{hours}:" if hours else "") + f"{minutes}:{rest % 60:02d} left")
+        return " · ".join(parts)
+
+    def say(self, text: str) -> None:
+        """A message that stays."""
+        if self.status is not None:
+            self.status.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self.stream, flush=True)
+
+    def close(self) -> None:
+        if self.status is not None:
+            self.status.stop()
+            self.status = None
+
+
+def _number(value: float | None) -> str:
+    return "no targets" if value is None else f"{value:.3f}"

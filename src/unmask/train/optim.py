@@ -1,0 +1,188 @@
+"""AdamW, and Muon for the hidden matrices: one object that steps both and can be written down without pickle.
+
+Which parameter goes where (`split`):
+
+    Muon    with optimizer=muon: a matrix inside a repeated layer, that is, a 2-D parameter all of whose names have
+            the part "layers" and none a part "heads" (a matrix shared with something outside has other names too)
+    AdamW   everything else: tables, heads, tied matrices, norms, biases, bare vectors
+
+A module whose `weight` is several projections in one (queries, keys and values; gate and up) may say so by an
+attribute `parts`, the rows of each: Muon then orthogonalises each part by itself.
+
+Decay is decoupled (Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization") and touches matrices and
+tables only, never 1-D parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from unmask.config import TrainConfig
+from unmask.errors import UserError
+
+NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+NS_STEPS = 5
+NS_EPS = 1e-7
+
+
+class Optimizer:
+    """Both optimizers over the distinct parameters of `networks`."""
+
+    def __init__(self, networks: nn.Module, config: TrainConfig) -> None:
+        self.config = config
+        self.named = dict(networks.named_parameters())  # a shared parameter once, under its first name
+        muon, adam = split(networks, config)
+        self.muon = (
+            Muon(muon, config.muon_momentum, config.weight_decay, fused_parts(networks)) if muon else None
+        )
+        self.adam_names = {id(p): name for name, p in adam.items()}
+        decayed = [p for p in adam.values() if p.ndim >= 2]
+        plain = [p for p in adam.values() if p.ndim < 2]
+        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        groups = [g for g in groups if g["params"]]
+        settings = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": config.adam_eps}
+        self.adam = torch.optim.AdamW(groups, fused=True, **settings) if groups else None  # type: ignore[arg-type]
+
+    def step(self, factor: float) -> None:
+        """Move every parameter that has a gradient, at `factor` × its peak rate."""
+        if self.adam is not None:
+            for group in self.adam.param_groups:
+                group["lr"] = factor * self.config.learning_rate
+            self.adam.step()
+        if self.muon is not None:
+            self.muon.step(factor * self.config.muon_learning_rate)
+
+    def gradient_norm(self, clip: float) -> float:
+        """The norm over all gradients together; where it passes `clip` > 0, all are scaled down to it."""
+        gradients = [p.grad for p in self.named.values() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if clip:
+            held = [p for p in self.named.values() if p.grad is not None]
+            nn.utils.clip_grads_with_norm_(held, clip, norm)
+        return float(norm)
+
+    def zero(self) -> None:
+        for p in self.named.values():
+            p.grad = None
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the state under "parameter:name"; parameters that never moved have none."""
+        out = {}
+        if self.adam is not None:
+            for p, state in self.adam.state.items():
+                out.update({f"{self.adam_names[id(p)]}:{k}": v for k, v in state.items()})
+        if self.muon is not None:
+            out.update({f"{name}:momentum": v for name, v in self.muon.momentum.items()})
+        return out
+
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the state back; what is not in `tensors` starts afresh, an unknown name is an error."""
+        if self.adam is not None:
+            self.adam.state.clear()
+        if self.muon is not None:
+            self.muon.momentum.clear()
+        adam = set(self.adam_names.values())
+        for key, value in tensors.items():
+            name, _, part = key.rpartition(":")
+            p = self.named.get(name)
+            if p is None or (part != "step" and value.shape != p.shape):
+                raise UserError(f"optimizer state '{key}' fits no parameter of this model: the recipe has changed")
+            if name in adam and self.adam is not None:
+                self.adam.state[p][part] = value.to(p.device, copy=True)
+            elif self.muon is not None and part == "momentum":
+                self.muon.momentum[name] = value.to(p.device, copy=True)
+            else:
+                raise UserError(f"optimizer state '{key}' belongs to another optimizer than {self.config.optimizer}")
+
+    def state_bytes(self) -> int:
+        """Bytes of the full state, known before the first step: two moments for AdamW, one for Muon."""
+        muon = self.muon.parameters if self.muon is not None else {}
+        return sum((1 if n in muon else 2) * p.numel() * p.element_size() + 4 for n, p in self.named.items())
+
+
+def split(networks: nn.Module, config: TrainConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(Muon's, AdamW's) parameters that train, by name; the rule stands at the top of this module."""
+    hidden: dict[int, bool] = {}
+    for name, p in networks.named_parameters(remove_duplicate=False):
+        path = name.split(".")
+        hidden[id(p)] = hidden.get(id(p), p.ndim == 2) and "layers" in path and "heads" not in path
+    muon: dict[str, Tensor] = {}
+    adam: dict[str, Tensor] = {}
+    for name, p in networks.named_parameters():
+        if p.requires_grad:
+            (muon if hidden[id(p)] and config.optimizer == "muon" else adam)[name] = p
+    return muon, adam
+
+
+def fused_parts(networks: nn.Module) -> dict[int, tuple[int, ...]]:
+    """id of a parameter → rows of its parts, from the modules that declare them."""
+    modules = [m for m in networks.modules() if isinstance(getattr(m, "weight", None), nn.Parameter)]
+    return {id(m.weight): tuple(m.parts) for m in modules if hasattr(m, "parts")}  # type: ignore[arg-type]
+
+
+class Muon:
+    """Momentum whose update is orthogonalised (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+
+        B ← μ B + (1 - μ) G        U = (1 - μ) G + μ B  (Nesterov)
+        W ← (1 - η λ) W - η · sqrt(max(1, rows / columns)) · NS(U)
+
+    The scale is Jordan's: it keeps the update's effect on the output's RMS alike for all shapes. NS is five
+    Newton–Schulz iterations in bf16, run for all matrices of a shape at once; torch.optim.Muon is the same by loop.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        momentum: float,
+        weight_decay: float,
+        parts: Mapping[int, tuple[int, ...]] | None = None,
+    ) -> None:
+        self.parameters = dict(parameters)
+        self.mu = momentum
+        self.decay = weight_decay
+        self.parts = parts or {}
+        self.momentum: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        updates: list[tuple[Tensor, Tensor]] = []  # (view of rows of a parameter, its update before NS)
+        for name, p in self.parameters.items():
+            if p.grad is None:
+                continue
+            buffer = self.momentum.setdefault(name, torch.zeros_like(p.grad))
+            buffer.lerp_(p.grad, 1.0 - self.mu)
+            update = p.grad.lerp(buffer, self.mu)
+            p.mul_(1.0 - rate * self.decay)
+            rows = list(self.parts.get(id(p), (p.shape[0],)))
+            updates.extend(zip(torch.split(p, rows), torch.split(update, rows), strict=True))
+        for group in _by_shape(updates):
+            views, stack = [v for v, _ in group], torch.stack([u for _, u in group])
+            rows_, columns = stack.shape[1:]
+            scale = math.sqrt(max(1.0, rows_ / columns))
+            for view, direction in zip(views, orthogonalise(stack), strict=True):
+                view.add_(direction, alpha=-rate * scale)
+
+
+def _by_shape(updates: Iterable[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Tensor]]]:
+    groups: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+    for view, update in updates:
+        groups.setdefault(update.shape, []).append((view, update))
+    return list(groups.values())
+
+
+def orthogonalise(stack: Tensor) -> Tensor:
+    """(m, rows, columns) → about U Vᵀ of each matrix's SVD, in bf16: singular values end between 0.7 and 1.2."""
+    a, b, c = NS_COEFFICIENTS
+    x = stack.bfloat16()
+    tall = x.shape[1] > x.shape[2]
+    if tall:
+        x = x.mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=NS_EPS)
+    for _ in range(NS_STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x

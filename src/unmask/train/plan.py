@@ -1,0 +1,130 @@
+"""How many updates a run takes, decided once and written down.
+
+A budget in steps is the plan. One in tokens, target tokens or FLOPs is turned into steps by building (not
+training) a sample of the run's own batches. One in minutes is timed over the first updates; from then on the
+number of updates is fixed. `plan.json` keeps the decision, so a resumed run replays it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.batch import Batch
+from unmask.config import BudgetConfig, TrainConfig
+from unmask.errors import UserError
+from unmask.train.checkpoint import write_json
+
+FORMAT = 1
+SAMPLE = 64
+"""Updates whose batches are built to find the mean cost of one."""
+CALIBRATION_SHARE, CALIBRATION_SECONDS, CALIBRATION_STEPS = 0.03, 2.0, 5
+"""A run in minutes is timed over this share of it, at least so many seconds and so many updates."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a resumed run must do again without deciding."""
+
+    total_steps: int
+    budget: dict[str, float]
+    """The budget that the plan answers, e.g. {"minutes": 5}."""
+    precision: str
+    precision_reason: str
+    calibration_steps: int = 0
+    """The first updates, run before `total_steps` was known: progress 0 and warm-up rates only."""
+    seconds_per_step: float | None = None
+    """As measured by the calibration."""
+
+    def write(self, path: Path) -> None:
+        write_json(path, {"format": FORMAT, **asdict(self)})
+
+
+def read_plan(path: Path) -> Plan | None:
+    """The plan that was written down, or None."""
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values.pop("format") != FORMAT:
+            raise UserError(f"{path} has another format than {FORMAT}: it was written by another version of unmask")
+        return Plan(**values)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is not a plan of a run ({error}): restore it, or start the run anew") from error
+
+
+def given(budget: BudgetConfig) -> dict[str, float]:
+    """The one unit that the budget is given in."""
+    return {k: v for k, v in budget.model_dump().items() if v is not None}
+
+
+def steps_within(
+    budget: BudgetConfig, batches: Callable[[int, float], list[Batch]], flops: Callable[[Batch], float]
+) -> int | None:
+    """The number of updates a budget buys; None for minutes.
+
+    The mean cost of an update comes from `SAMPLE` updates spread evenly over the run (noise rates and text may
+    change along it). Their spread needs the number of updates, so the estimate is made three times.
+    """
+    if budget.steps is not None:
+        return budget.steps
+    if budget.minutes is not None:
+        return None
+    ((unit, amount),) = given(budget).items()
+
+    def cost(batch: Batch) -> float:
+        return flops(batch) if unit == "flops" else batch.counts()[unit]
+
+    steps = SAMPLE
+    for _ in range(3):
+        sample = sorted({i * steps // SAMPLE for i in range(SAMPLE)})
+        total = sum(cost(b) for s in sample for b in batches(s, s / steps))
+        if total <= 0:
+            raise UserError(f"budget.{unit}={amount:g}: the batches hold no {unit.replace('_', ' ')} to count")
+        steps = max(1, round(amount / (total / len(sample))))
+    return steps
+
+
+class Calibration:
+    """Times the first updates of a run in minutes."""
+
+    def __init__(self, minutes: float, train: TrainConfig) -> None:
+        self.budget = 60.0 * minutes
+        self.times: list[float] = []
+        self.enough = max(CALIBRATION_SECONDS, CALIBRATION_SHARE * self.budget)
+        self.longest = max(CALIBRATION_STEPS, train.warmup_steps)
+
+    def add(self, seconds: float) -> bool:
+        """Note one update's time; True when enough are known or the warm-up is over."""
+        self.times.append(seconds)
+        n, spent = len(self.times), sum(self.times)
+        if spent >= self.budget:
+            return True
+        return n >= self.longest or (n >= CALIBRATION_STEPS and spent >= self.enough)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """The mean without the first two updates, which pay for allocations and kernel selection."""
+        settled = self.times[2:] or self.times
+        return sum(settled) / len(settled)
+
+    @property
+    def total_steps(self) -> int:
+        """The updates done, and as many more as the rest of the budget holds."""
+        rest = (self.budget - sum(self.times)) / self.seconds_per_step
+        return len(self.times) + max(0, math.floor(rest))
+
+
+def same_budget(plan: Plan, budget: BudgetConfig, path: Path) -> None:
+    """A run keeps its plan: another budget on resuming is an error, since schedule and noise depend on it."""
+    now: dict[str, Any] = given(budget)
+    if plan.budget != now:
+        was, asked = (" ".join(f"budget.{k}={v:g}" for k, v in b.items()) for b in (plan.budget, now))
+        raise UserError(
+            f"{path.parent} was planned with {was}, not {asked}: "
+            "resume it with the same budget, or start a new run from its weights with init="
+        )

@@ -1,0 +1,348 @@
+"""The training loop. It knows no model and no objective: it sees micro-batches, sums and norms.
+
+One update (micro-batches m = 1 … M, terms t):
+
+    loss = Σ_t coefficient_t × (Σ_m sum_tm) / (Σ_m norm_tm)
+
+The norms of all micro-batches are known from the batches before the first backward pass, so gradients never
+depend on how an update was cut up: no mean of means. A term that the batches do not announce (a router's
+balance loss) is divided by M × its norm. A term whose norm is 0 adds a finite 0. An update with no target at
+all is counted and leaves the weights as they are; its number passes, so the schedule does not shift.
+
+Everything an update depends on is (seed, step, weights, optimizer state, plan): a run that is killed at any
+moment and resumed equals the uncut run bit for bit, on the same machine and thread count.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from unmask.batch import Batch, TermKey
+from unmask.config import BudgetConfig, CheckpointConfig, TrainConfig
+from unmask.errors import UserError
+from unmask.keyed import row_keys
+from unmask.train import checkpoint, schedule
+from unmask.train.devices import Precision, choose_precision, to_device
+from unmask.train.hooks import Evaluation, Metrics, Progress, Stop
+from unmask.train.optim import Optimizer
+from unmask.train.plan import Calibration, Plan, given, read_plan, same_budget, steps_within
+from unmask.train.prefetch import Prefetch
+
+
+class Term(Protocol):
+    """One summand of the loss: a sum over targets, what it is divided by, and its coefficient."""
+
+    @property
+    def sum(self) -> Tensor: ...
+
+    @property
+    def norm(self) -> float: ...
+
+    @property
+    def coefficient(self) -> float: ...
+
+
+Terms = Callable[[nn.ModuleDict, Batch, torch.Generator], Mapping[TermKey, Term]]
+"""(networks, batch as tensors, generator for dropout) → terms."""
+Batches = Callable[[int, float], list[Batch]]
+"""(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function."""
+
+
+@dataclass
+class Counters:
+    """Where a run stands after `step` updates."""
+
+    step: int = 0
+    tokens: int = 0
+    target_tokens: int = 0
+    seconds: float = 0.0
+    """Of updates alone: neither evaluation nor saving."""
+    flops: float = 0.0
+    batches_without_targets: int = 0
+    evaluated: int = 0
+    """The last step whose evaluation was made."""
+    best_step: int | None = None
+    best_value: float | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of a recipe the loop needs."""
+
+    train: TrainConfig
+    budget: BudgetConfig
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    seed: int = 0
+    precision: Precision = "auto"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    compile: bool = False
+    """torch.compile each network; worth its minutes on a GPU only."""
+
+
+class Trainer:
+    """Trains `networks` in place and keeps the run in `out` (metrics.jsonl, plan.json, checkpoints/)."""
+
+    def __init__(
+        self,
+        networks: nn.ModuleDict,
+        terms: Terms,
+        batches: Batches,
+        flops: Callable[[Batch], float],
+        settings: Settings,
+        out: Path,
+        evaluation: Evaluation | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.networks = networks.to(settings.device)
+        self.terms, self.batches, self.flops = terms, batches, flops
+        self.settings, self.out = settings, out
+        self.evaluation, self.progress = evaluation, progress
+        self.optimizer = Optimizer(networks, settings.train)
+        self.counters = Counters()
+        self.plan: Plan | None = None
+        self.calibration: Calibration | None = None
+
+    # ------------------------------------------------------------ the run
+
+    def run(self, resume: bool = False) -> Counters:
+        """Train to the end of the budget. KeyboardInterrupt after Ctrl-C or SIGTERM, with a checkpoint written."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._restore() if resume else self._refuse_used()
+        self._decide()
+        self._require_space()
+        if self.settings.compile:
+            for network in self.networks.values():
+                network.compile()
+        metrics = Metrics(self.out / "metrics.jsonl", self.counters.step)
+        prefetch = Prefetch(self.batches, depth=0 if self.settings.device.type == "cpu" else 2)
+        try:
+            with Stop() as stop:
+                if self.counters.step:  # stopped while evaluating: that comes first
+                    self._between(metrics, stop, saved=True)
+                while not self._finished:
+                    line = self._update(prefetch)
+                    metrics.write(line)
+                    if self.progress is not None:
+                        self.progress.show(line, self.total_steps)
+                    self._between(metrics, stop, saved=False)
+        finally:
+            prefetch.close()
+            metrics.close()
+            if self.progress is not None:
+                self.progress.close()
+        return self.counters
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.out / "checkpoints"
+
+    @property
+    def total_steps(self) -> int | None:
+        return self.plan.total_steps if self.plan is not None else None
+
+    @property
+    def _finished(self) -> bool:
+        return self.plan is not None and self.counters.step >= self.plan.total_steps
+
+    def _say(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.say(text)
+
+    # ------------------------------------------------------------ beginning
+
+    def _refuse_used(self) -> None:
+        if checkpoint.find(self.checkpoints).whole:
+            raise UserError(f"{self.out} already holds a run: give another out=, or resume=auto to continue it")
+
+    def _restore(self) -> None:
+        """Take up the newest whole checkpoint; without one, or without a plan, start from the beginning."""
+        place, passed = checkpoint.newest(self.checkpoints)
+        for name in passed:
+            self._say(f"ignoring the incomplete checkpoint {name}")
+        checkpoint.clean(self.checkpoints)
+        self.plan = read_plan(self.out / "plan.json")
+        if place is None:
+            return
+        state = checkpoint.read_state(place)
+        if self.plan is None and state["plan"] is not None:
+            self.plan = Plan(**state["plan"])
+        if self.plan is None:
+            self._say("the run was stopped before its length was known: starting from the beginning")
+            return
+        checkpoint.load_model(self.networks, place)
+        self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
+        self.counters = Counters(**{f.name: state[f.name] for f in fields(Counters)})
+        self._say(f"resuming {self.out} after step {self.counters.step}")
+
+    def _decide(self) -> None:
+        """Fix precision and length, or replay what was fixed."""
+        settings = self.settings
+        if self.plan is not None:
+            same_budget(self.plan, settings.budget, self.out / "plan.json")
+            self.precision, self.precision_reason = self.plan.precision, self.plan.precision_reason
+            return
+        self.precision, self.precision_reason = choose_precision(settings.precision, settings.device, self.networks)
+        total = steps_within(settings.budget, self.batches, self.flops)
+        if total is None:
+            self.calibration = Calibration(settings.budget.minutes or 0.0, settings.train)
+        else:
+            self._fix(total)
+
+    def _fix(self, total: int, calibration: Calibration | None = None) -> None:
+        steps = len(calibration.times) if calibration else 0
+        pace = calibration.seconds_per_step if calibration else None
+        budget = given(self.settings.budget)
+        self.plan = Plan(total, budget, self.precision, self.precision_reason, steps, pace)
+        self.plan.write(self.out / "plan.json")
+
+    def _require_space(self) -> None:
+        """Estimate at the start, not after hours: the newest checkpoint and one being written must fit."""
+        tensors, _ = checkpoint.model_tensors(self.networks)
+        checkpoint.require_space(self.out, checkpoint.need(tensors, self.optimizer.state_bytes()))
+
+    # ------------------------------------------------------------ one update
+
+    def _pace(self, step: int) -> tuple[float, float]:
+        """(progress, share of the peak rate) of an update; the same whether or not the total is known already."""
+        if self.plan is None or step < self.plan.calibration_steps:
+            return 0.0, schedule.warming(step, self.settings.train)
+        total = self.plan.total_steps
+        return step / total, schedule.factor(step, total, self.settings.train)
+
+    def _update(self, prefetch: Prefetch) -> dict[str, object]:
+        """One update of the weights; returns its line of metrics."""
+        began = time.perf_counter()
+        step, c = self.counters.step, self.counters
+        share = self._pace(step)[1]
+        ahead = [] if self.plan is None else range(step + 1, self.plan.total_steps)
+        micro = prefetch.get(step, ahead, lambda s: self._pace(s)[0])
+        norms = total_norms(micro)
+        self.optimizer.zero()
+        values = self._backward(step, micro, norms)
+        counted = {key: v for key, v in values.items() if norms.get(key, 1.0) > 0}
+        loss = sum(coefficient * value for coefficient, value in counted.values()) if counted else None
+        norm = 0.0
+        if any(norms.values()):
+            norm = self.optimizer.gradient_norm(self.settings.train.clip_norm)
+            self._require_finite(loss, norm)
+            self.optimizer.step(share)
+        seconds = time.perf_counter() - began
+        for batch in micro:
+            counts = batch.counts()
+            c.tokens += counts["tokens"]
+            c.target_tokens += counts["target_tokens"]
+            c.flops += self.flops(batch)
+            c.batches_without_targets += not any(batch.norms().values())
+        c.step += 1
+        c.seconds += seconds
+        if self.calibration is not None and self.calibration.add(seconds):
+            self._fix(self.calibration.total_steps, self.calibration)
+            self.calibration = None
+        line: dict[str, object] = {k: getattr(c, k) for k in ("step", "tokens", "target_tokens", "seconds", "flops")}
+        line["lr"] = share * self.settings.train.learning_rate
+        line["loss"] = loss
+        line["terms"] = {"/".join(key): values[key][1] if key in counted else None for key in values}
+        line["grad_norm"] = norm
+        if c.batches_without_targets:
+            line["batches_without_targets"] = c.batches_without_targets
+        return line
+
+    def _backward(
+        self, step: int, micro: list[Batch], norms: Mapping[TermKey, float]
+    ) -> dict[TermKey, tuple[float, float]]:
+        """Add up the gradients of the update's loss; returns (coefficient, value) of every term."""
+        device = self.settings.device
+        sums: dict[TermKey, list[Tensor]] = {}
+        weights: dict[TermKey, tuple[float, float]] = {}  # term → (coefficient, divisor)
+        for m, batch in enumerate(micro):
+            generator = torch.Generator(device).manual_seed(int(row_keys(self.settings.seed, step, m, "dropout")))
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                terms = self.terms(self.networks, to_device(batch, device), generator)
+            loss: Tensor | None = None
+            for key, term in terms.items():
+                divisor = norms.get(key, len(micro) * float(term.norm))
+                if weights.setdefault(key, (term.coefficient, divisor)) != (term.coefficient, divisor):
+                    raise ValueError(f"term {key}: coefficient and norm must agree between the micro-batches")
+                part = term.sum * (term.coefficient / divisor if divisor else 0.0)
+                loss = part if loss is None else loss + part
+                sums.setdefault(key, []).append(term.sum.detach())
+            if loss is not None and loss.requires_grad:
+                torch.autograd.backward(loss)
+        totals = torch.stack([torch.stack(s).double().sum() for s in sums.values()]).tolist() if sums else []
+        return {
+            key: (weights[key][0], total / weights[key][1] if weights[key][1] else 0.0)
+            for key, total in zip(sums, totals, strict=True)
+        }
+
+    def _require_finite(self, loss: float | None, norm: float) -> None:
+        if math.isfinite(norm) and (loss is None or math.isfinite(loss)):
+            return
+        last = list(checkpoint.find(self.checkpoints).whole.values())
+        good = f"the last good checkpoint is {last[-1]}" if last else "no checkpoint was written yet"
+        raise UserError(
+            f"the loss of update {self.counters.step + 1} is {loss}, its gradient norm {norm}: the run stops before "
+            f"using it, {good}; lower train.learning_rate, lengthen train.warmup_steps or look at the data"
+        )
+
+    # ------------------------------------------------------------ between updates
+
+    def _between(self, metrics: Metrics, stop: Stop, saved: bool) -> None:
+        """After an update: evaluate and save where due; on a stop, save and leave."""
+        c, config = self.counters, self.settings.checkpoint
+        evaluated, best = False, c.best_step
+        if self.evaluation is not None and self.evaluation.due(c.step, self.total_steps) and c.evaluated != c.step:
+            evaluated = self._evaluate(self.evaluation, metrics, stop)
+        stopping = stop.requested is not None
+        due = checkpoint.due(c.step, config.every) or c.best_step != best or self._finished or stopping
+        if due and (evaluated or not saved):
+            metrics.sync()
+            state = {**asdict(c), "plan": asdict(self.plan) if self.plan else None}
+            checkpoint.write(self.checkpoints, c.step, self.networks, self.optimizer.state_tensors(), state)
+            checkpoint.retain(self.checkpoints, config.keep, c.best_step)
+        if stopping:
+            self._say(f"stopped by {stop.requested} after step {c.step}; resume=auto continues")
+            raise KeyboardInterrupt(stop.requested)
+
+    def _evaluate(self, evaluation: Evaluation, metrics: Metrics, stop: Stop) -> bool:
+        """Evaluate without touching the trajectory; False when a stop was asked for: it is made after resuming."""
+        c = self.counters
+        modes = [(module, module.training) for module in self.networks.modules()]
+        try:
+            with stop.interruptible(), torch.no_grad(), torch.random.fork_rng(_gpus(self.settings.device)):
+                self.networks.eval()
+                result = dict(evaluation.function(self.networks))
+        except KeyboardInterrupt:
+            if stop.requested is None:
+                raise
+            return False
+        finally:
+            for module, training in modes:
+                module.training = training
+        c.evaluated = c.step
+        value = result["loss"]
+        if math.isfinite(value) and (c.best_value is None or value < c.best_value):
+            c.best_step, c.best_value = c.step, value
+        metrics.write({"step": c.step, "evaluation": {k: v if math.isfinite(v) else None for k, v in result.items()}})
+        self._say(f"step {c.step} · evaluation " + ", ".join(f"{k} {v:.4f}" for k, v in result.items()))
+        return True
+
+
+def total_norms(micro: list[Batch]) -> dict[TermKey, float]:
+    """The divisor of every announced term: its norms summed over the update's micro-batches."""
+    out: dict[TermKey, float] = {}
+    for batch in micro:
+        for key, norm in batch.norms().items():
+            out[key] = out.get(key, 0.0) + norm
+    return out
+
+
+def _gpus(device: torch.device) -> list[int]:
+    return [device.index or 0] if device.type == "cuda" else []

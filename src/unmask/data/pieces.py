@@ -82,7 +82,7 @@ def _pipeline(config: TokenizerConfig) -> tuple[Any, Any, Any]:
     if config.lowercase and config.type not in ("wordpiece", "word"):
         raise UserError(f"tokenizer.lowercase fits wordpiece and word only; drop it for type={config.type}")
     if config.type in ("byte", "bbpe"):
-        split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=config.type == "bbpe")
+        split: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=config.type == "bbpe")
         return None, split, decoders.ByteLevel()
     if config.type == "char":
         return None, pre_tokenizers.Split(Regex(CHAR_PATTERN), "isolated"), decoders.Fuse()

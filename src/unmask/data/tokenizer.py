@@ -22,7 +22,7 @@ import tokenizers
 from unmask.config import TokenizerConfig
 from unmask.data.corpus import well_formed
 from unmask.data.pieces import BYTES, CHAR_PATTERN, learn
-from unmask.data.special import ROLES, Vocabulary, roles_of
+from unmask.data.special import Vocabulary, roles_of
 from unmask.errors import UserError
 
 PIECE = 65_536
@@ -183,7 +183,7 @@ class Tokenizer:
         first = [0]
         for text in texts:
             text = well_formed(text)
-            pieces.extend(_cut(text) if self._may_cut else [text])
+            pieces.extend(cut(text) if self._may_cut else [text])
             first.append(len(pieces))
         try:
             encoded = self._plain.encode_batch_fast(pieces, add_special_tokens=False)
@@ -338,7 +338,7 @@ def _losses(spec: dict[str, Any]) -> list[str]:
         lost.append("white space is not kept, only that words were apart")
     if any(p.get("add_prefix_space") or p.get("prepend_scheme", "never") != "never" for p in before):
         lost.append("a blank is put in front")
-    every_byte = any(p["type"] == "ByteLevel" for p in before) and set(BYTES) <= set(model["vocab"])
+    every_byte = any(p["type"] == "ByteLevel" for p in before) and set(BYTES) <= set(_tokens(spec))
     if not every_byte and not model.get("byte_fallback"):
         unknown = _unknown(spec)
         lost.append(f"what the vocabulary lacks {f'becomes {unknown}' if unknown else 'is dropped'}")
@@ -350,7 +350,7 @@ def _space(character: str) -> bool:
     return character.isspace() and not "\x1c" <= character <= "\x1f"
 
 
-def _cut(text: str, limit: int = PIECE) -> Iterator[str]:
+def cut(text: str, limit: int = PIECE) -> Iterator[str]:
     """Pieces of at most `limit` characters, cut before white space (anywhere, where there is none)."""
     start = 0
     while len(text) - start > limit:

@@ -20,7 +20,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from unmask.batch import Examples, Head, Rows, starts
-from unmask.config import Strict
+from unmask.config import Strict, Visibility
 
 LM = Head("lm")
 """The one head over the vocabulary that causal, masked and text-to-text objectives share."""
@@ -76,8 +76,11 @@ class Objective(Strict):
 
     copies: ClassVar[bool] = False
     """The input contains (some of) what must be predicted, by design: BERT's kept tokens, BART's text."""
-    visibility: ClassVar[str] = "causal"
-    """The pattern of the stream, for models that must fill it by themselves."""
+
+    @property
+    def visibility(self) -> Visibility:
+        """The pattern of the stream, for models that must fill it by themselves."""
+        return "causal"
 
     def heads(self) -> tuple[Head, ...]:
         return (LM,)

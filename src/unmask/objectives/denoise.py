@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from unmask import keyed
 from unmask.batch import Examples, Rows, starts
+from unmask.config import Visibility
 from unmask.errors import UserError
 from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary, frame, outline
 from unmask.objectives.layout import Layout, Pairs, Ragged
@@ -26,6 +27,10 @@ class TextToText(Objective):
     @classmethod
     def _by_name(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
+
+    @property
+    def visibility(self) -> Visibility:
+        return "prefix" if self.layout.kind == "prefix" else "causal"
 
     @abstractmethod
     def pair_sizes(self, of: Outline) -> tuple[np.ndarray, np.ndarray]:

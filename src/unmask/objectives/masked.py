@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from unmask import keyed
+from unmask.config import Visibility
 from unmask.batch import Examples, Rows, Targets, full
 from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary, frame
 from unmask.objectives.spans import choose
@@ -41,7 +42,10 @@ class Masked(Objective):
     """exact: max(1, round(rate · n)) tokens of each text (BERT's code); independent: each by its own draw."""
 
     copies: ClassVar[bool] = True
-    visibility: ClassVar[str] = "bidirectional"
+
+    @property
+    def visibility(self) -> Visibility:
+        return "bidirectional"
 
     @model_validator(mode="after")
     def _shares(self) -> Masked:

@@ -111,7 +111,7 @@ def require_space(directory: Path, needed: int) -> None:
 
 def cannot_write(where: Path, needed: int, error: Exception) -> UserError:
     """The one message for a failed write: what was needed and what is free."""
-    free = shutil.disk_usage(where if where.exists() else where.parent).free
+    free = shutil.disk_usage(next(p for p in (where, *where.absolute().parents) if p.exists())).free
     text = str(error)
     number = getattr(error, "errno", None)
     found = re.search(r"os error (\d+)", text)  # safetensors reports its errno only in the text

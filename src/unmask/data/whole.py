@@ -1,0 +1,49 @@
+"""Directories that are either whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from unmask.errors import UserError
+
+
+@contextlib.contextmanager
+def whole(place: Path) -> Iterator[Path]:
+    """A fresh directory that is renamed to `place` when the block ends well, and removed when it does not.
+
+    What a killed process of this machine left behind is removed too. Where another process was faster,
+    its result stays.
+    """
+    owner = f".{place.name}.{socket.gethostname()}."
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for stale in place.parent.glob(f"{owner}*"):
+            if not _alive(stale.name.removeprefix(owner).split("-")[0]):
+                shutil.rmtree(stale, ignore_errors=True)
+        directory = place.parent / f"{owner}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        directory.mkdir()
+    except OSError as error:
+        raise UserError(f"cannot write to {place.parent}: {error.strerror or error}") from error
+    try:
+        yield directory
+        if not place.exists():
+            with contextlib.suppress(FileExistsError):
+                os.rename(directory, place)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, ValueError):
+        return True
+    return True

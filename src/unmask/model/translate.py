@@ -1,0 +1,107 @@
+"""Between a ModelConfig and a family's config.json, and between our tensor names and theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from unmask.batch import Head
+from unmask.config import ModelConfig
+from unmask.errors import UserError, nearest
+from unmask.model.families import FAMILIES, T5, Family, Row, Settings
+
+
+def read_config(settings: Settings) -> ModelConfig:
+    """The ModelConfig of a config.json."""
+    kind = settings.get("model_type", "")
+    if kind not in FAMILIES:
+        raise UserError(
+            f"config.json: model_type '{kind}' is not one of {', '.join(FAMILIES)}{nearest(str(kind), FAMILIES)}"
+        )
+    return ModelConfig(family=kind, **FAMILIES[kind].read(settings))
+
+
+def family_of(config: ModelConfig) -> Family:
+    """The family whose stock class computes exactly this model.
+
+    A named family must fit; family=unmask takes the first that does.
+    """
+    if config.family in FAMILIES:
+        if fault := _misfit(FAMILIES[config.family], config):
+            raise UserError(f"{config.family} cannot hold this model: {fault}")
+        return FAMILIES[config.family]
+    faults = []
+    for family in FAMILIES.values():
+        fault = _misfit(family, config)
+        if not fault:
+            return family
+        faults.append(f"{family.name}: {fault}")
+    raise UserError("no family of the common library holds this model (" + "; ".join(faults) + ")")
+
+
+def _misfit(family: Family, config: ModelConfig) -> str:
+    """The first setting that a round trip through the family's config.json would change, or ""."""
+    if config.visibility not in family.visibility:
+        return f"visibility={config.visibility} (it is {' or '.join(family.visibility)})"
+    if (config.num_source_layers > 0) != (family is T5):
+        return f"num_source_layers={config.num_source_layers}"
+    try:
+        back = ModelConfig(family=family.name, **family.read(family.write(config)))
+    except (UserError, KeyError):  # only activations are looked up
+        return f"activation={config.activation}"
+    ours, theirs = _meaning(config), _meaning(back)
+    for name, value in ours.items():
+        if theirs[name] != value:
+            return f"{name}={value} (it is {theirs[name]} there)"
+    return ""
+
+
+_FREE = ("family", "visibility", "pooler", "init_std", "zero_init_projections", "dropout", "attention_dropout")
+
+
+def _meaning(config: ModelConfig) -> dict[str, Any]:
+    """The settings that change what a model computes, defaults resolved, those without effect left out."""
+    out = {k: v for k, v in config.model_dump().items() if k not in _FREE}
+    out["num_kv_heads"], out["head_size"] = config.kv_heads, config.size_per_head
+    out["intermediate_size"] = config.mlp_size
+    if config.attention_scale is None:
+        out["attention_scale"] = config.size_per_head**-0.5
+    out["final_norm"] = config.final_norm and config.norm_position == "pre"
+    out["norm_bias"] = config.norm_bias and config.norm == "layer"
+    out["token_types"] = max(config.token_types, 1) if config.norm_position == "post" else config.token_types
+    idle = {
+        "rotary_base": config.positions != "rotary",
+        "relative_buckets": config.positions != "t5",
+        "relative_max_distance": config.positions != "t5",
+        "max_position": config.positions == "t5",
+    }
+    return {k: v for k, v in out.items() if not idle.get(k, False)}
+
+
+def concrete(family: Family, config: ModelConfig, heads: Mapping[str, str]) -> list[Row]:
+    """The family's rows with every layer and head written out; `heads`: "lm" or "pair" → our module's name."""
+    out = []
+    for row in family.rows:
+        if row.when != "always" and (row.when == "gated") != config.gated:
+            continue
+        wanted = row.ours[row.ours.find("{") + 1 : row.ours.find("}")] if row.ours.startswith("heads.") else ""
+        if wanted and wanted not in heads:
+            continue
+        depth = config.num_source_layers if row.ours.startswith("source.") else config.num_layers
+        for i in range(depth if "{i}" in row.ours else 1):
+            names = {**heads, "i": str(i)}
+            theirs, also = (tuple(n.format(**names) for n in group) for group in (row.theirs, row.also))
+            out.append(replace(row, ours=row.ours.format(**names), theirs=theirs, also=also))
+    return out
+
+
+def known_heads(heads: Mapping[str, Head]) -> dict[str, str]:
+    """"lm" and "pair" → the names of our modules that families know; `heads` are modules' declarations."""
+    out: dict[str, str] = {}
+    for name, head in heads.items():
+        if head.over == "vocabulary" and head.arity == 1:
+            out.setdefault("lm", name)
+        elif head.over == "classes" and head.size == 2:
+            out.setdefault("pair", name)
+    return out

@@ -1,0 +1,211 @@
+"""A recipe: everything a run is made from, as YAML validated field by field, with key=value overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from unmask.config import BudgetConfig, CheckpointConfig, CorpusConfig, ModelConfig, Strict, TokenizerConfig, TrainConfig
+from unmask.errors import UserError, nearest
+from unmask.objectives import AnyObjective
+
+
+class EvaluationConfig(Strict):
+    """Held-out loss during training."""
+
+    every: int = Field(0, ge=0)
+    """Updates between evaluations; 0 = only at the end."""
+    pieces: int = Field(512, ge=1)
+    """How many held-out pieces of text are read (all, if there are fewer)."""
+
+
+class Recipe(Strict):
+    """One run: text, tokenizer, objective, model, and how to train."""
+
+    corpus: CorpusConfig
+    valid: CorpusConfig | None = None
+    """Held-out text; None = a part of the corpus."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    objective: AnyObjective
+    model: ModelConfig
+    context: int = Field(128, ge=4)
+    """Tokens of a row: of the stream, or of the source where there are two stacks."""
+    target_context: int | None = Field(None, ge=1)
+    """Tokens of the target's row where there are two stacks; None = what the objective needs."""
+    train: TrainConfig = TrainConfig()
+    budget: BudgetConfig
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    seed: int = Field(0, ge=0)
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """bf16 = autocast; weights and optimizer stay fp32. auto follows the processor."""
+    compile: bool = False
+    device: str = "auto"
+
+    @field_validator("corpus", "valid", mode="before")
+    @classmethod
+    def _path_alone(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Recipe:
+        longest = max(self.context, self.target_context or 0)
+        if self.model.positions != "none" and longest > self.model.max_position:
+            raise ValueError(
+                f"context={longest} goes beyond model.max_position={self.model.max_position}: "
+                "raise max_position or shorten the context"
+            )
+        two = self.objective.shape(self.context, self.target_context).source > 0
+        if two != (self.model.num_source_layers > 0):
+            need = "two stacks: set model.num_source_layers" if two else "one stack: set model.num_source_layers=0"
+            raise ValueError(f"objective {self.objective.type} in this layout needs a model with {need}")
+        return self
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    folder = resources.files("unmask") / "recipes"
+    return {Path(str(f)).stem: Path(str(f)) for f in sorted(folder.iterdir(), key=str) if f.name.endswith(".yaml")}
+
+
+def load_recipe(name: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Recipe:
+    """The recipe of a shipped name or a YAML file, with overrides ("a.b=value", or nested mappings) applied."""
+    text, where = _read(str(name))
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not YAML: {_one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{where} holds no settings: a recipe is a YAML mapping of keys like objective, model, train")
+    pairs = overrides.items() if isinstance(overrides, Mapping) else [parse_override(o) for o in overrides]
+    for key, value in pairs:
+        _set(values, key, value)
+    return validate(values, where)
+
+
+def validate(values: Mapping[str, Any], where: str) -> Recipe:
+    """A recipe from plain values; the first thing that is wrong is one clear sentence."""
+    if "corpus" not in values:
+        raise UserError("no corpus: give corpus=PATH (a .txt or .jsonl file, a directory or a glob)")
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise UserError(explain(error, where)) from error
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """"a.b=value" as (key, value); the value is read as YAML.
+
+    >>> parse_override("train.learning_rate=1e-3"), parse_override("objective.type=causal")
+    (('train.learning_rate', 0.001), ('objective.type', 'causal'))
+    """
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise UserError(f"'{text}' is not an override: write key=value, such as train.learning_rate=1e-3")
+    try:
+        parsed = yaml.safe_load(value) if value else None
+    except yaml.YAMLError:
+        parsed = value
+    if isinstance(parsed, str):  # YAML 1.1 reads 1e-3 as text
+        try:
+            parsed = float(parsed)
+        except ValueError:
+            parsed = value
+    return key, parsed
+
+
+def dump(recipe: Recipe) -> str:
+    """The resolved recipe as YAML."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _read(name: str) -> tuple[str, str]:
+    known = shipped()
+    path = known.get(name, Path(name))
+    try:
+        return path.read_text(encoding="utf-8"), str(path if name not in known else f"recipe {name}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"no recipe '{name}'{nearest(name, known)} Shipped: {', '.join(known)}; or give the path of a YAML file"
+        ) from error
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key. A budget replaces the recipe's; a new type drops the old one's settings; a path alone
+    stands for a corpus."""
+    *parents, last = key.split(".")
+    if parents == ["budget"]:
+        values["budget"] = {}
+    here = values
+    for part in parents:
+        if isinstance(here.get(part), str) and part in ("corpus", "valid"):
+            here[part] = {"path": here[part]}
+        if here.get(part) is None:
+            here[part] = {}
+        if not isinstance(here[part], dict):
+            raise UserError(f"{key} cannot be set: {part} is a single value")
+        here = here[part]
+    if key == "objective.type" and here.get("type") != value:
+        here.clear()
+    if key in ("corpus", "valid") and isinstance(value, str) and isinstance(here.get(last), dict):
+        value = {**here[last], "path": value}
+    here[last] = value
+
+
+# ---------------------------------------------------------------- errors of validation, in a sentence
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """The first error of a validation: which key, what is wrong, the nearest right one."""
+    first = error.errors()[0]
+    loc = list(first["loc"])
+    key = ".".join(str(p) for p in _without_tags(loc))
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        known = _fields(loc[:-1])
+        return f"unknown key '{key}' in {where}{nearest(str(loc[-1]), known)} Known there: {', '.join(known)}"
+    if first["type"] == "missing":
+        return f"{where} lacks '{key}': add it, or give {key}=… on the command line"
+    if first["type"] == "union_tag_invalid":
+        tag, expected = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "")
+        return f"{key}.type='{tag}' in {where} is no objective{nearest(tag, expected.split(', '))} Known: {expected}"
+    if first["type"] == "value_error":
+        return f"{where}{', ' + key if key else ''}: {message}"
+    return f"{key}={first['input']!r} in {where}: {message[0].lower()}{message[1:]}"
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for a in get_args(annotation) for m in _models(a)]
+
+
+def _walk(loc: Sequence[Any]) -> tuple[list[Any], list[type[BaseModel]]]:
+    """The keys of a pydantic location without union tags, and the models that stand at its end."""
+    models: list[type[BaseModel]] = [Recipe]
+    keys = []
+    for part in loc:
+        tagged = [m for m in models if "type" in m.model_fields and part in get_args(m.model_fields["type"].annotation)]
+        if tagged:
+            models = tagged
+            continue
+        keys.append(part)
+        models = [x for m in models if part in m.model_fields for x in _models(m.model_fields[part].annotation)]
+    return keys, models
+
+
+def _without_tags(loc: Sequence[Any]) -> list[Any]:
+    return _walk(loc)[0]
+
+
+def _fields(loc: Sequence[Any]) -> list[str]:
+    return sorted({f for m in _walk(loc)[1] for f in m.model_fields})
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

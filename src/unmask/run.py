@@ -1,0 +1,258 @@
+"""One run from a recipe: text → shards → model → training → a directory that holds everything."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import yaml
+from torch import nn
+
+from unmask.batch import Batch
+from unmask.config import ModelConfig
+from unmask.data.loader import Loader
+from unmask.data.shards import Prepared, prepare
+from unmask.data.tokenizer import Tokenizer
+from unmask.errors import UserError
+from unmask.evaluate.heldout import HeldOut, held_out
+from unmask.loss import forward_heads
+from unmask.model.spec import flops, parameters
+from unmask.model.transformer import Transformer
+from unmask.objectives.base import Shape
+from unmask.recipe import Recipe, dump, load_recipe, validate
+from unmask.train.checkpoint import write_json
+from unmask.train.devices import choose_device, tune_process
+from unmask.train.hooks import Evaluation, Progress
+from unmask.train.trainer import Counters, Settings, Trainer
+
+FORMAT = 1
+"""Version of the run directory's layout."""
+
+Resume = Literal["never", "auto", "must"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `pretrain` returns: where the run lies, what it cost and what it reached."""
+
+    out: Path
+    counters: Counters
+    held_out: HeldOut
+    parameters: int
+
+
+def pretrain(
+    recipe: str | Path | Recipe,
+    *,
+    out: str | Path,
+    resume: Resume = "never",
+    cache: str | Path | None = None,
+    say: Callable[[str], None] | None = None,
+    **overrides: Any,
+) -> Run:
+    """Train a model and write the run to `out`.
+
+    recipe: a shipped name, a YAML file, or a Recipe. Overrides are recipe keys with `__` for the dot:
+    ``pretrain("encoder-small", out="runs/a", corpus="my.txt", budget__minutes=5)``.
+    resume: never refuses a directory that holds a run, auto continues it or starts, must continues it.
+    cache: where tokenized text is kept and found again ($UNMASK_CACHE, else ~/.cache/unmask).
+    """
+    tune_process()
+    progress = Progress()
+    say = say or progress.say
+    out = Path(out)
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe, {k.replace("__", "."): v for k, v in overrides.items()})
+    stored = _stored(out, resume)
+    if stored is not None:
+        _same(recipe, stored, out)
+    text = prepare(recipe.corpus, recipe.valid, _tokenizer(recipe, out, stored is not None), cache_folder(cache), say)
+    recipe = resolve(recipe, text.tokenizer)
+    trainer, evaluate = build(recipe, text, out, progress)
+    if stored is None:
+        _write_down(recipe, text, out)
+    size = parameters(recipe.model, recipe.objective.heads())
+    say(f"{out}: {recipe.objective.type}, {size:,} parameters, {len(text.train.tokens):,} training tokens")
+    counters = trainer.run(resume=stored is not None)
+    result = Run(out, counters, evaluate(trainer.networks), size)
+    write_json(out / "result.json", {"format": FORMAT, "parameters": size, **vars(counters), **result.held_out.summary()})
+    return result
+
+
+def resume_run(out: str | Path, cache: str | Path | None = None) -> Run:
+    """Continue the run in a directory with the recipe it was started with."""
+    return pretrain(stored_recipe(Path(out)), out=out, resume="must", cache=cache)
+
+
+# ---------------------------------------------------------------- the parts of a run
+
+
+def build(
+    recipe: Recipe, text: Prepared, out: Path, progress: Progress | None = None
+) -> tuple[Trainer, Callable[[nn.ModuleDict], HeldOut]]:
+    """The trainer of a resolved recipe, and the function that measures its networks on held-out text."""
+    objective, train = recipe.objective, recipe.train
+    shape = objective.shape(recipe.context, recipe.target_context)
+    vocabulary = text.tokenizer.vocabulary
+    loader = Loader(
+        text.train, objective, vocabulary, shape, rows=train.batch_size, seed=recipe.seed, micro=train.grad_accumulation
+    )
+    networks = nn.ModuleDict({"model": Transformer(recipe.model, objective.heads(), recipe.seed)})
+    settings = Settings(
+        train, recipe.budget, recipe.checkpoint, recipe.seed, recipe.precision, choose_device(recipe.device), recipe.compile
+    )
+    evaluate = evaluator(recipe, text, shape)
+    trainer = Trainer(
+        networks,
+        forward_heads,
+        loader,
+        lambda batch: batch_flops(recipe.model, batch),
+        settings,
+        out,
+        Evaluation(recipe.evaluation.every, lambda n: evaluate(n).figures()) if recipe.evaluation.every else None,
+        progress,
+    )
+    return trainer, evaluate
+
+
+def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.ModuleDict], HeldOut]:
+    """Held-out loss of networks, at noise that is the same in every run: its seed is 0, whatever the recipe's."""
+    loader = Loader(
+        text.valid, recipe.objective, text.tokenizer.vocabulary, shape, rows=recipe.train.batch_size, seed=0, shuffle=False
+    )
+    counts, limit = np.asarray(text.train.counts), recipe.evaluation.pieces
+    return lambda networks: held_out(networks, loader, text.tokenizer.vocabulary, counts, limit)
+
+
+def batch_flops(config: ModelConfig, batch: Batch) -> float:
+    """Training FLOPs of a batch by formula, at its real tokens and targets and its rows' length."""
+    source = batch.source
+    targets = sum(int((t.weight != 0).sum()) for t in batch.targets.values())
+    return flops(
+        config,
+        stream_tokens=int((batch.stream.block != 0).sum()),
+        source_tokens=0 if source is None else int((source.block != 0).sum()),
+        targets=targets,
+        context=batch.stream.tokens.shape[1],
+        source_context=0 if source is None else source.tokens.shape[1],
+    )
+
+
+def resolve(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:
+    """The recipe with everything filled in that its tokenizer and objective decide."""
+    size = tokenizer.vocabulary.size
+    rows = recipe.model.vocab_size
+    if rows and rows < size:
+        raise UserError(
+            f"the tokenizer has {size} entries but model.vocab_size={rows} rows: "
+            f"set model.vocab_size to at least {size} (0 takes the tokenizer's size) or train a smaller tokenizer"
+        )
+    model = recipe.model.model_copy(update={"vocab_size": rows or size, "visibility": recipe.objective.visibility})
+    return recipe.model_copy(update={"model": model})
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Where prepared text lies: the argument, $UNMASK_CACHE, or ~/.cache/unmask."""
+    return Path(given or os.environ.get("UNMASK_CACHE") or Path.home() / ".cache" / "unmask")
+
+
+# ---------------------------------------------------------------- the directory
+
+
+def stored_recipe(out: Path) -> Recipe:
+    """The resolved recipe of a run directory."""
+    path = out / "recipe.yaml"
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{out} is no run: it has no readable recipe.yaml ({error})") from error
+    return validate(values, str(path))
+
+
+def _stored(out: Path, resume: Resume) -> Recipe | None:
+    """The recipe of the run in `out` that is to be continued, or None to start one."""
+    if resume not in ("never", "auto", "must"):
+        raise UserError(f"resume={resume} is none of never, auto, must")
+    exists = (out / "recipe.yaml").exists()
+    if resume == "never" and exists:
+        raise UserError(f"{out} already holds a run: give another out=, or resume=auto to continue it")
+    if resume == "must" and not exists:
+        raise UserError(f"{out} holds no run to resume: check the path, or use resume=auto to start one")
+    if not exists and out.exists() and not out.is_dir():
+        raise UserError(f"out={out} is a file: give a directory")
+    return stored_recipe(out) if exists else None
+
+
+def _same(asked: Recipe, stored: Recipe, out: Path) -> None:
+    """A run is continued with its own recipe: name the first setting that differs."""
+    a, b = (_flat(r.model_dump(mode="json")) for r in (asked, stored))
+    decided = {"model.vocab_size", "model.visibility"}
+    for key in sorted(a.keys() | b.keys()):
+        if a.get(key) != b.get(key) and not (key in decided and a.get(key) in (0, "causal")):
+            raise UserError(
+                f"{out} was started with {key}={b.get(key)}, not {a.get(key)}: "
+                "resume it with its own settings (unmask resume), or give another out="
+            )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return out
+
+
+def _tokenizer(recipe: Recipe, out: Path, resuming: bool) -> Tokenizer | Any:
+    """The run's own tokenizer when it is resumed; else what the recipe asks for."""
+    return Tokenizer.load(out / "tokenizer.json") if resuming else recipe.tokenizer
+
+
+def _write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
+    """The files that do not change: recipe last, since its presence says that a run lies here."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        text.tokenizer.save(out / "tokenizer.json")
+        write_json(out / "environment.json", environment())
+        temporary = out / ".recipe.yaml.writing"
+        temporary.write_text(dump(recipe), encoding="utf-8")
+        os.replace(temporary, out / "recipe.yaml")
+    except OSError as error:
+        free = shutil.disk_usage(out if out.exists() else out.parent).free if out.parent.exists() else 0
+        raise UserError(f"cannot write the run to {out} ({error.strerror}; {free:,} bytes free): give another out=") from error
+
+
+def environment() -> dict[str, Any]:
+    """What a run was made with."""
+    packages = ("unmask", "torch", "numpy", "tokenizers", "safetensors", "pydantic", "transformers")
+    return {
+        "format": FORMAT,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "packages": {p: _version(p) for p in packages},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def read_metrics(out: Path) -> Iterable[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl."""
+    with open(out / "metrics.jsonl", encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)

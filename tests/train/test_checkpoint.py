@@ -1,0 +1,198 @@
+"""A checkpoint is whole or not there; what is kept; a full disk; damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+from safetensors import safe_open
+
+from unmask.errors import UserError
+from unmask.train import checkpoint
+from unmask.train.hooks import Evaluation
+
+HERE = Path(__file__).parent
+
+
+def steps(out: Path) -> list[int]:
+    return list(checkpoint.find(out / "checkpoints").whole)
+
+
+def test_content(tmp_path) -> None:
+    t = toy.trainer(tmp_path, steps=4)
+    t.run()
+    place = tmp_path / "checkpoints" / "step-4"
+    assert sorted(p.name for p in place.iterdir()) == [
+        "manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"
+    ]  # fmt: skip
+    state = checkpoint.read_state(place)
+    assert state["format"] == 1 and state["step"] == 4 and state["tokens"] == 192
+    assert state["plan"]["total_steps"] == 4 and state["plan"]["precision"] == "fp32"
+
+
+def test_t13_shared_tensor_is_stored_once_and_its_names_are_told(tmp_path) -> None:
+    t = toy.trainer(tmp_path, steps=1)
+    t.run()
+    place = tmp_path / "checkpoints" / "step-1"
+    with safe_open(place / "model.safetensors", "pt") as file:
+        assert "model.table.weight" in file.keys() and "model.head.weight" not in file.keys()
+        assert json.loads(file.metadata()["aliases"]) == {"model.head.weight": "model.table.weight"}
+    other = toy.networks(seed=5)
+    checkpoint.load_model(other, place)
+    assert other["model"].head.weight is other["model"].table.weight
+    assert all(torch.equal(v, other.state_dict()[k]) for k, v in toy.weights(t).items())
+
+
+def test_weights_of_another_shape_are_refused(tmp_path) -> None:
+    toy.trainer(tmp_path, steps=1).run()
+    other = toy.networks()
+    other["model"].layers.append(torch.nn.Linear(8, 8))
+    with pytest.raises(UserError, match=r"does not fit this model.*layers.2.bias"):
+        checkpoint.load_model(other, tmp_path / "checkpoints" / "step-1")
+
+
+def test_due_at_powers_of_two_then_every_thousand() -> None:
+    assert [s for s in range(3100) if checkpoint.due(s, 0)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 3000]
+    assert [s for s in range(1, 10) if checkpoint.due(s, 3)] == [3, 6, 9]
+
+
+def test_retention_keeps_powers_of_two_the_last_and_the_best(tmp_path) -> None:
+    toy.trainer(tmp_path, steps=14, every=1, keep=2).run()
+    assert steps(tmp_path) == [1, 2, 4, 8, 13, 14]
+    checkpoint.retain(tmp_path / "checkpoints", keep=1, best=13)
+    assert steps(tmp_path) == [1, 2, 4, 8, 13, 14]
+    checkpoint.retain(tmp_path / "checkpoints", keep=1, best=None)
+    assert steps(tmp_path) == [1, 2, 4, 8, 14]
+
+
+def peak_at(best: int):
+    """An evaluation whose loss is lowest at the given evaluation."""
+    calls = []
+
+    def evaluate(networks):
+        calls.append(1)
+        return {"loss": abs(len(calls) - best) + 1.0}
+
+    return evaluate
+
+
+def test_t11_rotation_spares_the_best_and_resume_takes_the_latest(tmp_path) -> None:
+    t = toy.trainer(tmp_path, steps=15, every=3, keep=1)
+    t.evaluation = Evaluation(3, peak_at(2))
+    t.run()
+    assert steps(tmp_path) == [6, 15]
+    assert checkpoint.best_checkpoint(tmp_path / "checkpoints").name == "step-6"
+    again = toy.trainer(tmp_path, steps=15, every=3, keep=1)
+    assert again.run(resume=True).step == 15
+
+
+def test_t12_checkpoint_only_on_improvement(tmp_path) -> None:
+    t = toy.trainer(tmp_path, steps=15, every=1000, keep=1)
+    t.evaluation = Evaluation(3, peak_at(2))
+    t.run()
+    assert steps(tmp_path) == [6, 15]  # 3 was the best for a while, the last one is always written
+
+
+# ---------------------------------------------------------------- a full disk
+
+
+def test_t10_need_is_checked_before_anything_is_written(tmp_path, monkeypatch) -> None:
+    toy.trainer(tmp_path, steps=4).run()
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 1000, 1000))
+    with pytest.raises(UserError, match=r"no room to write .*: it needs [\d,]+ bytes and 1,000 bytes are free"):
+        toy.trainer(tmp_path / "new", steps=8).run()
+    assert steps(tmp_path) == [1, 2, 4]
+
+
+@pytest.mark.parametrize("file", ["model", "optimizer"])
+def test_t10_disk_that_fills_while_saving(tmp_path, monkeypatch, file: str) -> None:
+    save_file = checkpoint.save_file
+
+    def full(tensors, path, *rest):
+        save_file(tensors, path, *rest)
+        if path.parent.name.endswith("step-8") and path.name.startswith(file):
+            os.truncate(path, 100)
+            raise checkpoint.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(UserError, match=r"step-8: it needs [\d,]+ bytes and [\d,]+ bytes are free"):
+        toy.trainer(tmp_path, steps=10).run()
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-1", "step-2", "step-4"]
+    monkeypatch.undo()
+    resumed = toy.trainer(tmp_path, steps=10)
+    resumed.run(resume=True)
+    straight = toy.trainer(tmp_path / "straight", steps=10)
+    straight.run()
+    assert all(torch.equal(v, toy.weights(resumed)[k]) for k, v in toy.weights(straight).items())
+
+
+def test_t10_quota_of_the_operating_system(tmp_path) -> None:
+    """A limit on the file size stands for the full disk: the kernel refuses in the middle of a real write."""
+    toy.trainer(tmp_path, steps=4).run()
+    size = (tmp_path / "checkpoints" / "step-4" / "optimizer.safetensors").stat().st_size
+    code = (
+        "import toy, pathlib, sys\n"
+        "from unmask.errors import UserError\n"
+        "t = toy.trainer(pathlib.Path(sys.argv[1]), steps=8, budget={'steps': 4})\n"
+        "t._restore(); t._decide()\n"
+        "from unmask.train import checkpoint\n"
+        "try: checkpoint.write(t.checkpoints, 5, t.networks, t.optimizer.state_tensors(), {})\n"
+        "except UserError as e: print(e)\n"
+    )
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1))
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], preexec_fn=limit, env=environment(), capture_output=True, text=True
+    )
+    assert "no room to write" in run.stdout, run.stderr
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-1", "step-2", "step-4"]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "OMP_NUM_THREADS": "1"}
+
+
+# ---------------------------------------------------------------- damage
+
+
+def test_t09_partial_and_damaged_checkpoints_are_passed_over_and_reported(tmp_path, capsys) -> None:
+    toy.trainer(tmp_path, steps=20, every=5, keep=9).run()
+    place = tmp_path / "checkpoints"
+    (place / "step-20" / "manifest.json").unlink()
+    data = bytearray((place / "step-15" / "model.safetensors").read_bytes())
+    data[-3] ^= 1
+    (place / "step-15" / "model.safetensors").write_bytes(data)
+    (place / ".writing-step-17").mkdir()
+    found, passed = checkpoint.newest(place)
+    assert found == place / "step-10"
+    assert passed == [".writing-step-17", "step-20 (no manifest)", "step-15 (model.safetensors is damaged)"]
+    t = toy.trainer(tmp_path, steps=20, every=5, keep=9)
+    t.run(resume=True)
+    assert steps(tmp_path) == [5, 10, 15, 20] and checkpoint.newest(place)[1] == []
+    assert [x["step"] for x in toy.metrics(tmp_path)] == list(range(1, 21))
+
+
+def test_a_kill_between_the_two_renames_of_a_replacement(tmp_path) -> None:
+    toy.trainer(tmp_path, steps=2).run()
+    place = tmp_path / "checkpoints"
+    os.rename(place / "step-2", place / ".replaced-step-2")
+    assert list(checkpoint.find(place).whole) == [1]
+    checkpoint.clean(place)
+    assert list(checkpoint.find(place).whole) == [1, 2]
+
+
+def test_format_of_another_version_is_refused(tmp_path) -> None:
+    toy.trainer(tmp_path, steps=1).run()
+    state = tmp_path / "checkpoints" / "step-1" / "state.json"
+    state.write_text(state.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(UserError, match="format 9"):
+        checkpoint.read_state(state.parent)

@@ -1,0 +1,248 @@
+"""A run that is cut at any moment and resumed is the uncut run, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+from safetensors.torch import load_file
+from test_checkpoint import environment
+
+from unmask.train import checkpoint
+from unmask.train.hooks import Evaluation, Metrics
+from unmask.train.plan import read_plan
+
+OPTIONS = {"steps": 60, "dropout": 0.2, "micro": 2, "every": 3, "keep": 2, "evaluate_every": 7, "pause": 0.01}
+
+
+def start(out: Path, options: dict) -> subprocess.Popen:
+    """The toy in a process of its own, past its imports."""
+    program = [sys.executable, str(Path(toy.__file__)), str(out), json.dumps(options)]
+    process = subprocess.Popen(program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def state(out: Path, step: int) -> dict[str, torch.Tensor]:
+    place = out / "checkpoints" / f"step-{step}"
+    return {f: load_file(place / f) for f in (checkpoint.MODEL, checkpoint.OPTIMIZER)}  # type: ignore[misc]
+
+
+def assert_same_run(a: Path, b: Path, step: int) -> None:
+    one, two = state(a, step), state(b, step)
+    for file in one:
+        assert one[file].keys() == two[file].keys()
+        assert all(torch.equal(one[file][k], two[file][k]) for k in one[file])
+    assert toy.metrics(a) == toy.metrics(b)
+
+
+@pytest.fixture(scope="module")
+def uncut(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("uncut")
+    options = {k: v for k, v in OPTIONS.items() if k != "pause"}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    toy.trainer(out, **options).run()
+    torch.set_num_threads(threads)
+    return out
+
+
+def test_t01_t09_killed_ten_times_equals_uncut(tmp_path, uncut) -> None:
+    """SIGKILL at ten random moments; every third step saves, so many fall into a save."""
+    draw = random.Random(0)
+    kills = 0
+    for _ in range(10):
+        process = start(tmp_path, OPTIONS)
+        time.sleep(draw.uniform(0.0, 0.12))
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+    process = start(tmp_path, {**OPTIONS, "pause": 0.0})
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert kills >= 8
+    assert_same_run(tmp_path, uncut, 60)
+
+
+STAGES = ["save_file", "_fingerprint", "_sync", "rename", "rmtree"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_t09_killed_inside_save(tmp_path, uncut, stage: str, monkeypatch) -> None:
+    """Death at every call of each stage of a save (an exception that nothing catches stands for the kill)."""
+
+    class Killed(BaseException):
+        pass
+
+    owner = {"rename": checkpoint.os, "rmtree": checkpoint.shutil}.get(stage, checkpoint)
+    original = getattr(owner, stage)
+    options = {k: v for k, v in OPTIONS.items() if k != "pause"}
+    for after in (False, True):
+        for count in (1, 2, 3, 5, 8):
+            calls = []
+
+            def dying(*args, **more):
+                calls.append(1)
+                if len(calls) == count and not after:  # noqa: B023
+                    raise Killed
+                result = original(*args, **more)
+                if len(calls) == count:  # noqa: B023
+                    raise Killed
+                return result
+
+            monkeypatch.setattr(owner, stage, dying)
+            with pytest.raises(Killed):
+                toy.trainer(tmp_path, **options).run(resume=True)
+            monkeypatch.setattr(owner, stage, original)
+            found, _ = checkpoint.newest(tmp_path / "checkpoints")
+            assert found is not None or not (tmp_path / "metrics.jsonl").exists() or len(toy.metrics(tmp_path)) <= 3
+    toy.trainer(tmp_path, **options).run(resume=True)
+    assert_same_run(tmp_path, uncut, 60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_writes_a_checkpoint_and_resumes(tmp_path, uncut, number) -> None:
+    options = {**OPTIONS, "every": 1000}
+    process = start(tmp_path, options)
+    while not (tmp_path / "metrics.jsonl").exists() or len((tmp_path / "metrics.jsonl").read_text()) < 2000:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert f"KeyboardInterrupt: {number.name}" in errors
+    (step,) = checkpoint.find(tmp_path / "checkpoints").whole.keys() - {7, 14, 21, 28, 35, 42, 49, 56}
+    assert len([x for x in toy.metrics(tmp_path) if "loss" in x]) == step
+    process = start(tmp_path, {**options, "pause": 0.0})
+    process.communicate(timeout=60)
+    assert_same_run(tmp_path, uncut, 60)
+
+
+def test_interrupt_during_evaluation_is_answered_at_once_and_it_is_made_after_resuming(tmp_path) -> None:
+    def evaluation(interrupt: bool) -> Evaluation:
+        def evaluate(networks):
+            if interrupt:
+                signal.raise_signal(signal.SIGINT)
+            return toy.evaluate(networks)
+
+        return Evaluation(5, evaluate)
+
+    for out, interrupt in (("cut", True), ("straight", False)):
+        t = toy.trainer(tmp_path / out, steps=5, every=100)
+        t.evaluation = evaluation(interrupt)
+        if interrupt:
+            with pytest.raises(KeyboardInterrupt):
+                t.run()
+            assert checkpoint.read_state(tmp_path / "cut" / "checkpoints" / "step-5")["evaluated"] == 0
+            t = toy.trainer(tmp_path / out, steps=5, every=100)
+            t.evaluation = evaluation(False)
+        t.run(resume=True)
+    assert_same_run(tmp_path / "cut", tmp_path / "straight", 5)
+    assert checkpoint.best_checkpoint(tmp_path / "cut" / "checkpoints").name == "step-5"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_t06_resuming_twice_shifts_nothing(tmp_path) -> None:
+    straight = toy.trainer(tmp_path / "a", steps=20, every=13)
+    straight.run()
+
+    class Enough(Exception):
+        pass
+
+    t = toy.trainer(tmp_path / "b", steps=20, every=13)
+    build = t.batches
+
+    def until_thirteen(step, progress):
+        if step == 13:
+            raise Enough
+        return build(step, progress)
+
+    t.batches = until_thirteen
+    for _ in range(3):
+        with pytest.raises(Enough):
+            t.run(resume=True)
+        t = toy.trainer(tmp_path / "b", steps=20, every=13)
+        t.batches = until_thirteen
+    t.batches = build
+    assert t.run(resume=True).step == 20
+    assert_same_run(tmp_path / "a", tmp_path / "b", 20)
+
+
+def test_a_finished_run_resumes_to_nothing(tmp_path) -> None:
+    toy.trainer(tmp_path, steps=3, evaluate_every=2).run()
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    assert toy.trainer(tmp_path, steps=3, evaluate_every=2).run(resume=True).step == 3
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_metrics_are_cut_to_the_checkpoint(tmp_path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 2, "evaluation": {}}\n{"step": 3}\n{"step": 4, "lo')
+    log = Metrics(path, keep_to=2)
+    log.write({"step": 3, "loss": 1.0})
+    log.close()
+    assert [json.loads(x) for x in path.read_text().splitlines()] == (
+        [{"step": 1}, {"step": 2}, {"step": 2, "evaluation": {}}, {"step": 3, "loss": 1.0}]
+    )
+    path.write_text('{"step": 1}\n{"st')
+    Metrics(path, keep_to=5).close()
+    assert path.read_text() == '{"step": 1}\n'
+
+
+# ---------------------------------------------------------------- minutes
+
+
+def test_minutes_fix_the_step_count_and_a_resumed_run_replays_it(tmp_path) -> None:
+    def make(out: str):
+        t = toy.trainer(tmp_path / out, budget={"minutes": 0.01}, every=2, dropout=0.2)  # 0.6 s
+        build = t.batches
+
+        def slow(step, progress):
+            time.sleep(0.01)
+            seen[out].append((step, progress))
+            return build(step, progress)
+
+        t.batches = slow
+        return t
+
+    seen: dict[str, list] = {"a": [], "b": []}
+    t = make("a")
+    counters = t.run()
+    plan = read_plan(tmp_path / "a" / "plan.json")
+    assert plan.calibration_steps == 5 and plan.total_steps == counters.step  # 2 s are not reached: the warm-up + 1
+    assert 20 < counters.step < 80 and counters.seconds == pytest.approx(0.6, rel=0.5)
+    assert seen["a"][:6] == [(s, 0.0) for s in range(5)] + [(5, 5 / plan.total_steps)]
+    # Back to a checkpoint inside the calibration: the plan that was written later is replayed.
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "plan.json").write_text((tmp_path / "a" / "plan.json").read_text())
+    import shutil
+
+    shutil.copytree(tmp_path / "a" / "checkpoints" / "step-2", tmp_path / "b" / "checkpoints" / "step-2")
+    (tmp_path / "b" / "metrics.jsonl").write_text((tmp_path / "a" / "metrics.jsonl").read_text())
+    make("b").run(resume=True)
+    assert seen["b"] == seen["a"][2:]
+    assert_same_run(tmp_path / "a", tmp_path / "b", plan.total_steps)
+
+
+def test_minutes_killed_before_the_calibration_start_again(tmp_path) -> None:
+    t = toy.trainer(tmp_path, budget={"minutes": 0.002}, every=2)
+    build = t.batches
+
+    def dying(step, progress):
+        if step == 3:
+            raise RuntimeError
+        return build(step, progress)
+
+    t.batches = dying
+    with pytest.raises(RuntimeError):
+        t.run()
+    assert not (tmp_path / "plan.json").exists()
+    t = toy.trainer(tmp_path, budget={"minutes": 0.002}, every=2)
+    counters = t.run(resume=True)
+    assert [x["step"] for x in toy.metrics(tmp_path)] == list(range(1, counters.step + 1))

@@ -181,9 +181,9 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Parameters and FLOPs per token of a model, before or after training."""
-    from unmask.inspect import inspect as look
+    from unmask.describe import describe
 
-    result = look(what)
+    result = describe(what)
     if as_json:
         return _emit(result)
     for key, value in result.items():

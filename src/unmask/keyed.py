@@ -22,10 +22,17 @@ _M2 = np.uint64(0x94D049BB133111EB)
 
 def mix(x: np.ndarray) -> np.ndarray:
     """splitmix64's finaliser, elementwise over uint64: a bijection that avalanches every bit."""
-    x = np.asarray(x, np.uint64)
-    x = (x ^ (x >> np.uint64(30))) * _M1
-    x = (x ^ (x >> np.uint64(27))) * _M2
-    return x ^ (x >> np.uint64(31))
+    return _mix(np.array(x, np.uint64))
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """`mix` in place: no temporaries but the shifts, whose page faults would cost more than the arithmetic."""
+    x ^= x >> np.uint64(30)
+    x *= _M1
+    x ^= x >> np.uint64(27)
+    x *= _M2
+    x ^= x >> np.uint64(31)
+    return x
 
 
 def absorb(key: np.ndarray | int, word: np.ndarray | int) -> np.ndarray:
@@ -48,7 +55,9 @@ def row_keys(seed: int, epoch: np.ndarray | int, ids: np.ndarray | int, name: st
 def bits(key: np.ndarray, position: np.ndarray) -> np.ndarray:
     """64 random bits at each position of a row: ``key`` and ``position`` broadcast."""
     with np.errstate(over="ignore"):
-        return mix(_u64(key) + (_u64(position) + np.uint64(1)) * _GOLDEN)
+        counter = np.asarray(_u64(position) + np.uint64(1))
+        counter *= _GOLDEN
+        return _mix(np.asarray(_u64(key) + counter))
 
 
 def uniform(key: np.ndarray, position: np.ndarray) -> np.ndarray:
@@ -69,34 +78,34 @@ def permuted(index: np.ndarray, size: int, key: np.ndarray | int, rounds: int = 
 
     A balanced Feistel network over the next even number of bits, walked along its cycle until the
     value falls inside the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
+    Networks of few bits cannot say every permutation equally often: small ranges are sorted by random bits.
     """
-    if size <= 1:
-        return np.zeros_like(np.asarray(index, np.int64))
-    half = max(1, (int(size - 1).bit_length() + 1) // 2)
-    low = np.uint64((1 << half) - 1)
-    out = np.asarray(index, np.uint64).copy()
-    todo = np.arange(out.size)
+    out = np.array(index, np.uint64)
     flat = out.reshape(-1)
-    key = _u64(key).reshape(-1)
-    key = np.broadcast_to(key, flat.shape) if key.size == 1 else key
+    key = np.broadcast_to(_u64(key).reshape(-1), flat.shape) if np.size(key) != 1 else _u64(key).reshape(-1)
+    if size <= _SORTED:
+        rank = np.argsort(bits(key[:, None], np.arange(size)), axis=1, kind="stable")
+        return rank[np.arange(flat.size) if len(key) == flat.size else 0, flat.astype(np.int64)].reshape(out.shape)
+    key = np.broadcast_to(key, flat.shape)
+    half = np.uint64((int(size - 1).bit_length() + 1) // 2)
+    low = (np.uint64(1) << half) - np.uint64(1)
+    todo = np.arange(out.size)
     while todo.size:
-        x = flat[todo]
-        left, right = x >> np.uint64(half), x & low
+        left, right = flat[todo] >> half, flat[todo] & low
         for r in range(rounds):
-            left, right = right, left ^ (bits(key[todo], right + np.uint64(r << half)) & low)
-        flat[todo] = (left << np.uint64(half)) | right
+            left, right = right, left ^ (bits(key[todo], right + (np.uint64(r) << half)) & low)
+        flat[todo] = (left << half) | right
         todo = todo[flat[todo] >= np.uint64(size)]
-    return flat.reshape(out.shape).astype(np.int64)
+    return out.astype(np.int64)
+
+
+_SORTED = 256
+"""Ranges up to this size are permuted by sorting."""
 
 
 def _u64(x: np.ndarray | int) -> np.ndarray:
+    """Integers of any sign and width as uint64, modulo 2**64."""
     if isinstance(x, (int, np.integer)):
         return np.asarray(int(x) & 0xFFFFFFFFFFFFFFFF, np.uint64)
     x = np.asarray(x)
-    return (
-        x
-        if x.dtype == np.uint64
-        else x.astype(np.int64).view(np.uint64)
-        if x.ndim
-        else np.uint64(int(x) & 0xFFFFFFFFFFFFFFFF)
-    )
+    return x if x.dtype == np.uint64 else x.astype(np.int64).view(np.uint64)

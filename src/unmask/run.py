@@ -256,3 +256,17 @@ def read_metrics(out: Path) -> Iterable[dict[str, Any]]:
     with open(out / "metrics.jsonl", encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)
+
+
+def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = None) -> str:
+    """The beginning of the first held-out document of a run, decoded."""
+    text = prepared(out, cache)
+    return text.tokenizer.decode(np.asarray(text.valid.document(0)[:tokens]))
+
+
+def prepared(out: Path, cache: str | Path | None = None) -> Prepared:
+    """The tokenized text that a run was trained on, found in the cache or made again."""
+    recipe = stored_recipe(out)
+    return prepare(
+        recipe.corpus, recipe.valid, Tokenizer.load(out / "tokenizer.json"), cache_folder(cache), lambda _: None
+    )

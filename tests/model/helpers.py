@@ -82,4 +82,5 @@ def logits_of(model: Transformer, states: Tensor) -> Tensor:
 
 def close(a: Tensor, b: Tensor, relative: float = 1e-5, absolute: float = 0.0) -> bool:
     """‖a − b‖ ≤ relative · ‖b‖ + absolute."""
+    a, b = a.detach(), b.detach()
     return float((a - b).norm()) <= relative * float(b.norm()) + absolute

@@ -27,7 +27,8 @@ VARIED: list[dict[str, Any]] = [
     {"positions": "rotary", "norm": "rms", "activation": "swiglu", "num_kv_heads": 2, "attention_bias": False},
     {"positions": "t5", "num_source_layers": 3, "norm": "rms", "activation": "geglu_tanh", "tied_head": False},
     {"norm_position": "post", "embedding_norm": True, "token_types": 2, "head_transform": True, "head_bias": True},
-    {"qk_norm": True, "head_size": 24, "query_vector": True, "norm_bias": False, "mlp_bias": False, "final_norm": False},
+    {"qk_norm": True, "head_size": 24, "query_vector": True, "norm_bias": False, "mlp_bias": False},
+    {"final_norm": False, "num_source_layers": 1, "token_types": 3},
     {"pooler": True, "intermediate_size": 100, "positions": "sinusoidal", "num_source_layers": 1},
 ]
 HEADS = (

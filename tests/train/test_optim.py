@@ -75,7 +75,8 @@ def test_who_is_moved_by_which() -> None:
 def test_decay_touches_matrices_only(optimizer: str) -> None:
     networks = toy.networks()
     before = {n: p.detach().clone() for n, p in networks.named_parameters()}
-    o = Optimizer(networks, TrainConfig(optimizer=optimizer, weight_decay=0.1, learning_rate=0.5, muon_learning_rate=0.5))
+    rates = {"learning_rate": 0.5, "muon_learning_rate": 0.5}
+    o = Optimizer(networks, TrainConfig(optimizer=optimizer, weight_decay=0.1, **rates))
     for p in networks.parameters():
         p.grad = torch.zeros_like(p)
     o.step(0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,15 +21,7 @@ from unmask.train import checkpoint
 from unmask.train.hooks import Evaluation, Metrics
 from unmask.train.plan import read_plan
 
-OPTIONS = {"steps": 60, "dropout": 0.2, "micro": 2, "every": 3, "keep": 2, "evaluate_every": 7, "pause": 0.01}
-
-
-def start(out: Path, options: dict) -> subprocess.Popen:
-    """The toy in a process of its own, past its imports."""
-    program = [sys.executable, str(Path(toy.__file__)), str(out), json.dumps(options)]
-    process = subprocess.Popen(program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    return process
+OPTIONS = {"steps": 60, "dropout": 0.2, "micro": 2, "every": 3, "keep": 2, "evaluate_every": 7}
 
 
 def state(out: Path, step: int) -> dict[str, torch.Tensor]:
@@ -44,32 +37,45 @@ def assert_same_run(a: Path, b: Path, step: int) -> None:
     assert toy.metrics(a) == toy.metrics(b)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in the processes that are killed: bit equality is promised for one thread count."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def uncut(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("uncut")
-    options = {k: v for k, v in OPTIONS.items() if k != "pause"}
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    toy.trainer(out, **options).run()
-    torch.set_num_threads(threads)
+    toy.trainer(out, **OPTIONS).run()
     return out
 
 
-def test_t01_t09_killed_ten_times_equals_uncut(tmp_path, uncut) -> None:
-    """SIGKILL at ten random moments; every third step saves, so many fall into a save."""
+def run_with_deaths(out: Path, options: dict) -> int:
+    """The toy in processes of its own, killed after each of `lives` seconds; how many were killed at work."""
+    program = [sys.executable, str(Path(toy.__file__)), str(out), json.dumps(options)]
+    done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_t01_killed_ten_times_equals_uncut(tmp_path, uncut) -> None:
     draw = random.Random(0)
-    kills = 0
-    for _ in range(10):
-        process = start(tmp_path, OPTIONS)
-        time.sleep(draw.uniform(0.0, 0.12))
-        kills += process.poll() is None
-        process.kill()
-        process.communicate()
-    process = start(tmp_path, {**OPTIONS, "pause": 0.0})
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert kills >= 8
+    lives = [draw.uniform(0.03, 0.13) for _ in range(10)]
+    assert run_with_deaths(tmp_path, {**OPTIONS, "pause": 0.02, "lives": lives}) == 10
     assert_same_run(tmp_path, uncut, 60)
+
+
+def test_t09_killed_fifty_times_while_saving_all_the_time(tmp_path) -> None:
+    options = {**OPTIONS, "every": 1, "evaluate_every": 1000}
+    toy.trainer(tmp_path / "uncut", **options).run()
+    draw = random.Random(1)
+    lives = [draw.uniform(0.01, 0.05) for _ in range(50)]
+    assert run_with_deaths(tmp_path / "cut", {**options, "lives": lives}) >= 25
+    assert_same_run(tmp_path / "cut", tmp_path / "uncut", 60)
 
 
 STAGES = ["save_file", "_fingerprint", "_sync", "rename", "rmtree"]
@@ -84,44 +90,62 @@ def test_t09_killed_inside_save(tmp_path, uncut, stage: str, monkeypatch) -> Non
 
     owner = {"rename": checkpoint.os, "rmtree": checkpoint.shutil}.get(stage, checkpoint)
     original = getattr(owner, stage)
-    options = {k: v for k, v in OPTIONS.items() if k != "pause"}
+
+    def dying(count: int, after: bool):
+        calls = []
+
+        def call(*args, **more):
+            calls.append(1)
+            if len(calls) == count and not after:
+                raise Killed
+            result = original(*args, **more)
+            if len(calls) == count:
+                raise Killed
+            return result
+
+        return call
+
     for after in (False, True):
-        for count in (1, 2, 3, 5, 8):
-            calls = []
-
-            def dying(*args, **more):
-                calls.append(1)
-                if len(calls) == count and not after:  # noqa: B023
-                    raise Killed
-                result = original(*args, **more)
-                if len(calls) == count:  # noqa: B023
-                    raise Killed
-                return result
-
-            monkeypatch.setattr(owner, stage, dying)
+        for count in (1, 3, 6):
+            monkeypatch.setattr(owner, stage, dying(count, after))
             with pytest.raises(Killed):
-                toy.trainer(tmp_path, **options).run(resume=True)
+                toy.trainer(tmp_path, **OPTIONS).run(resume=True)
             monkeypatch.setattr(owner, stage, original)
-            found, _ = checkpoint.newest(tmp_path / "checkpoints")
-            assert found is not None or not (tmp_path / "metrics.jsonl").exists() or len(toy.metrics(tmp_path)) <= 3
-    toy.trainer(tmp_path, **options).run(resume=True)
+    toy.trainer(tmp_path, **OPTIONS).run(resume=True)
     assert_same_run(tmp_path, uncut, 60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_writes_a_checkpoint_and_resumes(tmp_path, uncut, number) -> None:
-    options = {**OPTIONS, "every": 1000}
-    process = start(tmp_path, options)
-    while not (tmp_path / "metrics.jsonl").exists() or len((tmp_path / "metrics.jsonl").read_text()) < 2000:
-        time.sleep(0.01)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
-    assert f"KeyboardInterrupt: {number.name}" in errors
-    (step,) = checkpoint.find(tmp_path / "checkpoints").whole.keys() - {7, 14, 21, 28, 35, 42, 49, 56}
-    assert len([x for x in toy.metrics(tmp_path) if "loss" in x]) == step
-    process = start(tmp_path, {**options, "pause": 0.0})
-    process.communicate(timeout=60)
+    t = toy.trainer(tmp_path, **{**OPTIONS, "every": 1000})
+    build = t.batches
+
+    def interrupted(step, progress):
+        if step == 10:  # in the middle of update 11, which is finished
+            signal.raise_signal(number)
+        return build(step, progress)
+
+    t.batches = interrupted
+    with pytest.raises(KeyboardInterrupt, match=number.name):
+        t.run()
+    assert list(checkpoint.find(tmp_path / "checkpoints").whole) == [7, 11]
+    assert toy.metrics(tmp_path)[-1]["step"] == 11
+    toy.trainer(tmp_path, **{**OPTIONS, "every": 1000}).run(resume=True)
     assert_same_run(tmp_path, uncut, 60)
+
+
+def test_a_second_interrupt_does_not_wait(tmp_path) -> None:
+    t = toy.trainer(tmp_path, steps=5)
+
+    def twice(step, progress):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("unreached")
+
+    t.batches = twice
+    with pytest.raises(KeyboardInterrupt):
+        t.run()
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_interrupt_during_evaluation_is_answered_at_once_and_it_is_made_after_resuming(tmp_path) -> None:
@@ -221,8 +245,6 @@ def test_minutes_fix_the_step_count_and_a_resumed_run_replays_it(tmp_path) -> No
     # Back to a checkpoint inside the calibration: the plan that was written later is replayed.
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "plan.json").write_text((tmp_path / "a" / "plan.json").read_text())
-    import shutil
-
     shutil.copytree(tmp_path / "a" / "checkpoints" / "step-2", tmp_path / "b" / "checkpoints" / "step-2")
     (tmp_path / "b" / "metrics.jsonl").write_text((tmp_path / "a" / "metrics.jsonl").read_text())
     make("b").run(resume=True)

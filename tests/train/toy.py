@@ -1,11 +1,13 @@
 """A model, an objective and batches small enough to train hundreds of updates a second; also a program to kill.
 
-`python toy.py OUT '{"steps": 20, …}'` trains the run in OUT, resuming what is there.
+`python toy.py OUT '{"steps": 20, "lives": [0.1, 0.2], …}'` trains the run in OUT, resuming what is there.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -119,7 +121,8 @@ def trainer(out: Path, steps: int = 20, micro: int = 1, dropout: float = 0.0, **
     rest = {k: options.pop(k) for k in ("precision", "seed", "compile") if k in options}
     train = TrainConfig(**{"warmup_steps": 4, "learning_rate": 0.02, "grad_accumulation": micro, **options})
     settings = Settings(train, BudgetConfig(**budget), CheckpointConfig(**save), **{"precision": "fp32", **rest})
-    return Trainer(networks(dropout=dropout), terms, build, lambda b: 1.0 * b.counts()["tokens"], settings, out, evaluation)
+    flops = lambda batch: 1.0 * batch.counts()["tokens"]
+    return Trainer(networks(dropout=dropout), terms, build, flops, settings, out, evaluation)
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
@@ -133,8 +136,27 @@ def weights(t: Trainer) -> dict[str, Tensor]:
 
 
 def main() -> None:
+    """Train the run in OUT; with `lives`, first that many seconds each in a process that then dies by SIGKILL.
+
+    Prints how many of them were still training when they died.
+    """
     out, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-    pause = options.pop("pause", 0.0)
+    pause, lives = options.pop("pause", 0.0), options.pop("lives", [])
+    torch.set_num_threads(1)
+    died = 0
+    for seconds in lives:
+        child = os.fork()  # the imports are paid once
+        if child == 0:
+            live(out, options, pause)
+            os._exit(0)
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        died += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    live(out, options, 0.0)
+    print(died)
+
+
+def live(out: Path, options: dict[str, Any], pause: float) -> None:
     t = trainer(out, **options)
     build = t.batches
 
@@ -143,8 +165,6 @@ def main() -> None:
         return build(step, progress)
 
     t.batches = slow
-    torch.set_num_threads(1)
-    print("ready", flush=True)
     t.run(resume=True)
 
 

@@ -75,7 +75,7 @@ def files(config: CorpusConfig) -> list[Path]:
     path = Path(config.path).expanduser()
     if path.is_dir():
         every = [p for p in sorted(path.rglob("*")) if p.is_file() and not _hidden(p.relative_to(path))]
-        found = [p for p in every if _ending(p) in ENDINGS]
+        found = [p for p in every if ending(p) in ENDINGS]
         if not found:
             others = sorted({p.suffix for p in every if p.suffix})[:5]
             more = f"; for its {', '.join(others)} files give a glob such as '{path}/*{others[0]}'" if others else ""
@@ -96,7 +96,7 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _ending(path: Path) -> str:
+def ending(path: Path) -> str:
     name = path.name.lower().removesuffix(".gz")
     return Path(name).suffix
 
@@ -126,7 +126,7 @@ def _of_file(
 ) -> Iterator[Document]:
     lines = _lines(path, config.strict, counts)
     mode = config.document
-    if _ending(path) in JSON_ENDINGS:
+    if ending(path) in JSON_ENDINGS:
         for number, line in lines:
             if line and not line.isspace():
                 where = f"{path}:{number}"

@@ -1,7 +1,8 @@
 """Documents to memory-mapped ids, once, and re-used as long as text, settings and tokenizer are the same.
 
-    cache/<fingerprint>/          one preparation, renamed into place when whole
-        meta.json                 format version, fingerprint, counts, notes
+    cache/tokenizer-<print>.json  a trained tokenizer, by training text and settings
+    cache/<print>/                one preparation, by text and tokenizer, renamed into place when whole
+        meta.json                 format version, fingerprints, counts, notes
         tokenizer.json
         train/ and valid/
             tokens.bin            ids of all documents end to end, uint16 (uint32 above 65,536 entries)
@@ -24,6 +25,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -133,17 +135,18 @@ def prepare(
     training_bytes: int = TRAINING_BYTES,
 ) -> Prepared:
     """Train the tokenizer on the training part if it has to be, encode both parts, or find them done."""
+    text = _Text(corpus, valid)
+    trained: Path | None = None
     if isinstance(tokenizer, TokenizerConfig) and tokenizer.file is not None:
         tokenizer = Tokenizer.load(tokenizer.file)
-    text = _Text(corpus, valid)
-    key = _fingerprint(text, tokenizer, training_bytes)
-    place = Path(cache_dir) / key
-    if (place / "meta.json").exists():
-        prepared = Prepared.load(place)
-        for sentence in prepared.notes:
-            say(sentence)
-        say(f"re-using the shards in {place}")
-        return prepared
+    elif isinstance(tokenizer, TokenizerConfig):
+        key = text.fingerprint(json.dumps([tokenizer.model_dump(), training_bytes]))
+        trained = Path(cache_dir) / f"tokenizer-{key}.json"
+        tokenizer = Tokenizer.load(trained) if trained.exists() else tokenizer
+    if isinstance(tokenizer, Tokenizer):
+        place = Path(cache_dir) / text.fingerprint(tokenizer.fingerprint)
+        if (place / "meta.json").exists():
+            return _found(place, say)
     notes: list[str] = []
 
     def note(sentence: str) -> None:
@@ -151,22 +154,37 @@ def prepare(
         say(sentence)
 
     size = text.survey(note)
+    if isinstance(tokenizer, TokenizerConfig):
+        tokenizer = _train_tokenizer(tokenizer, text, size, training_bytes, note)
+        if trained is not None:
+            tokenizer.save(trained)
+    place = Path(cache_dir) / text.fingerprint(tokenizer.fingerprint)
     with whole(place) as directory:
-        if isinstance(tokenizer, TokenizerConfig):
-            tokenizer = _train_tokenizer(tokenizer, text, size, training_bytes, note)
         _check_disk(directory, tokenizer, size)
         _encode(text, tokenizer, directory, size, note)
-        tokenizer.save(directory / "tokenizer.json")
-        meta = {
-            "format": FORMAT,
-            "fingerprint": key,
-            "tokenizer": tokenizer.fingerprint,
-            "counts": asdict(text.counts),
-            "valid_counts": None if text.valid_counts is None else asdict(text.valid_counts),
-            "notes": notes,
-        }
-        (directory / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        _write_meta(text, tokenizer, directory, notes)
     return Prepared.load(place)
+
+
+def _found(place: Path, say: Say) -> Prepared:
+    prepared = Prepared.load(place)
+    for sentence in prepared.notes:
+        say(sentence)
+    say(f"re-using the shards in {place}")
+    return prepared
+
+
+def _write_meta(text: _Text, tokenizer: Tokenizer, directory: Path, notes: list[str]) -> None:
+    tokenizer.save(directory / "tokenizer.json")
+    meta = {
+        "format": FORMAT,
+        "fingerprint": text.fingerprint(tokenizer.fingerprint),
+        "tokenizer": tokenizer.fingerprint,
+        "counts": asdict(text.counts),
+        "valid_counts": None if text.valid_counts is None else asdict(text.valid_counts),
+        "notes": notes,
+    }
+    (directory / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -184,6 +202,20 @@ class _Text:
         self.corpus, self.valid = corpus, valid
         self.counts = Counts()
         self.valid_counts: Counts | None = None
+
+    @cached_property
+    def _content(self) -> list[Any]:
+        """What the documents depend on: settings, and contents of files, not their paths or dates."""
+        parts: list[Any] = [FORMAT]
+        for config in (self.corpus, self.valid):
+            parts.append(None if config is None else config.model_dump(exclude={"path"}))
+            for path in [] if config is None else corpora.files(config):
+                parts.append([corpora.ending(path), path.suffix.lower() == ".gz", _content_hash(path)])
+        return parts
+
+    def fingerprint(self, made_with: str) -> str:
+        """16 hex digits of the text and what is made of it."""
+        return hashlib.blake2b(json.dumps([self._content, made_with]).encode(), digest_size=8).hexdigest()
 
     def sides(self, say: Say | None = None) -> Iterator[tuple[bool, Document]]:
         """(held out?, document)."""
@@ -216,25 +248,6 @@ class _Text:
                 f"{self.counts.bytes:,} bytes); give a smaller valid_fraction or more text"
             )
         return _Size(*sizes)
-
-
-def _fingerprint(text: _Text, tokenizer: Tokenizer | TokenizerConfig, training_bytes: int) -> str:
-    """16 hex digits of everything the ids depend on: contents, not paths or dates."""
-    state = hashlib.blake2b(digest_size=8)
-    made: Any
-    if isinstance(tokenizer, TokenizerConfig):
-        made = [tokenizer.model_dump(), training_bytes]
-    else:
-        made = tokenizer.fingerprint
-    state.update(json.dumps([FORMAT, made]).encode())
-    for config in (text.corpus, text.valid):
-        if config is None:
-            state.update(b"none")
-            continue
-        state.update(json.dumps(config.model_dump(exclude={"path"})).encode())
-        for path in corpora.files(config):
-            state.update(f"{''.join(path.suffixes[-2:]).lower()} {_content_hash(path)}\n".encode())
-    return state.hexdigest()
 
 
 def _content_hash(path: Path) -> str:

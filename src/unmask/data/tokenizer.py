@@ -9,7 +9,9 @@ so files of other people load the same way. Control strings in user text stay te
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -65,10 +67,12 @@ class Tokenizer:
             raise UserError(f"{path} is no tokenizer.json that the tokenizers library reads: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Write tokenizer.json; loading needs this file alone."""
+        """Write tokenizer.json, whole or not at all; loading needs this file alone."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self._json(), encoding="utf-8")
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        _write_json(unfinished, self._spec)
+        os.replace(unfinished, path)
 
     def save_hf(self, directory: str | Path, cls_sep: bool = False, max_length: int | None = None) -> None:
         """Write what `AutoTokenizer.from_pretrained` reads.
@@ -149,9 +153,6 @@ class Tokenizer:
 
     # ------------------------------------------------------------ inside
 
-    def _json(self) -> str:
-        return json.dumps(self._spec, ensure_ascii=False, indent=1)
-
     @cached_property
     def _marked(self) -> tokenizers.Tokenizer:
         """The same tokenizer, but it recognises control strings."""
@@ -192,7 +193,7 @@ class Tokenizer:
         ids = [np.array(e.ids, np.int32) for e in encoded]
         return [
             ids[a] if b == a + 1 else np.concatenate([np.zeros(0, np.int32), *ids[a:b]])
-            for a, b in zip(first, first[1:], strict=False)
+            for a, b in itertools.pairwise(first)
         ]
 
     @cached_property
@@ -214,7 +215,7 @@ class Tokenizer:
         if not control[ids].any():
             return ids
         cuts = [0, *(m.start() + 1 for m in self._control_strings.finditer(text)), len(text)]
-        parts = self._encode_by_library([text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)])
+        parts = self._encode_by_library([text[a:b] for a, b in itertools.pairwise(cuts)])
         ids = np.concatenate(parts)
         stubborn = control[ids]
         if self.vocabulary.unk is None:
@@ -364,4 +365,4 @@ def cut(text: str, limit: int = PIECE) -> Iterator[str]:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")

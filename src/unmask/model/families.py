@@ -153,7 +153,8 @@ BERT = Family(
         *pair("heads.{lm}.dense.dense", "cls.predictions.transform.dense"),
         *pair("heads.{lm}.dense.norm", "cls.predictions.transform.LayerNorm"),
         Row("heads.{lm}.weight", ("cls.predictions.decoder.weight",)),
-        Row("heads.{lm}.bias", ("cls.predictions.bias",), also=("cls.predictions.decoder.bias",)),
+        # one parameter under two names; where the head is untied, the stock class reads the decoder's
+        Row("heads.{lm}.bias", ("cls.predictions.decoder.bias",), also=("cls.predictions.bias",)),
         *pair("heads.{pair}.pooler", "bert.pooler.dense"),
         *pair("heads.{pair}", "cls.seq_relationship"),
     ),
@@ -230,7 +231,7 @@ GPT2 = Family(
 
 
 def _read_llama(c: Settings) -> dict[str, Any]:
-    rope = {**(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
+    rope: dict[str, Any] = {**(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise UserError(f"config.json: rope type '{kind}' is not supported for llama, only 'default'")
@@ -246,7 +247,7 @@ def _read_llama(c: Settings) -> dict[str, Any]:
         "activation": _gate(c.get("hidden_act", "silu")),
         "max_position": c.get("max_position_embeddings", 2048),
         "positions": "rotary",
-        "rotary_base": float(rope.get("rope_theta", c.get("rope_theta", 10000.0))),
+        "rotary_base": float(rope.get("rope_theta") or c.get("rope_theta") or 10000.0),
         "norm": "rms",
         "norm_eps": c.get("rms_norm_eps", 1e-6),
         "attention_bias": c.get("attention_bias", False),
@@ -375,6 +376,7 @@ def _t5_stack(ours: str, theirs: str, feed_forward: int) -> Iterator[Row]:
     yield from pair(f"{ours}.final_norm", f"{theirs}.final_layer_norm", bias=False)
 
 
+_T5_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _T5_CROSS = "decoder.block.{i}.layer.1."
 T5 = Family(
     name="t5",
@@ -384,7 +386,7 @@ T5 = Family(
     classes=("T5Model", "T5ForConditionalGeneration"),
     unused=("EncDecAttention.relative_attention_bias.weight",),
     rows=(
-        Row("embedding.weight", ("shared.weight",), also=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")),
+        Row("embedding.weight", ("shared.weight",), also=_T5_COPIES),
         *_t5_stack("source", "encoder", 1),
         *_t5_stack("stack", "decoder", 2),
         *pair("stack.layers.{i}.cross_norm", _T5_CROSS + "layer_norm", bias=False),

@@ -32,7 +32,7 @@ class Projection(NamedTuple):
 class HeadModule(nn.Module):
     """The parameters of one declared head; a tied table is the embedding's own Parameter."""
 
-    def __init__(self, config: ModelConfig, head: Head, table: nn.Parameter) -> None:
+    def __init__(self, config: ModelConfig, head: Head, table: Tensor) -> None:
         super().__init__()
         self.head = head
         self.scale = config.head_scale
@@ -51,7 +51,7 @@ class HeadModule(nn.Module):
             self.pooler = Linear(d, d, True)
         rows = outputs(head, config)
         tied = head.over == "vocabulary" and config.tied_head
-        self.weight = table if tied else nn.Parameter(torch.empty(rows, d))
+        self.weight: Tensor = table if tied else nn.Parameter(torch.empty(rows, d))
         has_bias = config.head_bias if head.over == "vocabulary" else True
         self.bias = nn.Parameter(torch.empty(rows)) if has_bias else None
 

@@ -50,40 +50,45 @@ class Report:
 # ---------------------------------------------------------------- in
 
 
-def import_hf(directory: str | Path, heads: Iterable[Head] | None = None) -> tuple[ModelConfig, dict[str, Tensor], Report]:
+def import_hf(
+    directory: str | Path, heads: Iterable[Head] | None = None
+) -> tuple[ModelConfig, dict[str, Tensor], Report]:
     """Settings and weights (fp32, our names) of a Hugging Face directory.
 
     Without `heads` they are recognised by the tensors there: a vocabulary head "lm", BERT's pair head "nsp".
     """
     path = Path(directory)
-    settings = _settings(path)
-    config = read_config(settings)
-    config = config.model_copy(update=_extras(path))
+    config = read_config(_settings(path)).model_copy(update=_extras(path))
     family = family_of(config)
     theirs = _Files(path, family)
-    declared = tuple(heads) if heads is not None else _heads_in(theirs, family, config)
-    config = _tying(config, theirs, family, declared)
-    pooled = config.family == "bert" and any(h.over == "classes" for h in declared)
-    config = config.model_copy(update={"pooler": pooled and theirs.holds("bert.pooler.dense.weight")})
+    declared = tuple(heads) if heads is not None else _heads_in(theirs, family)
+    config = config.model_copy(
+        update={
+            "tied_head": _tied(config, theirs, family),
+            "pooler": theirs.holds("bert.pooler.dense.weight") and any(h.over == "classes" for h in declared),
+        }
+    )
     with torch.device("meta"):
-        shapes = {k: tuple(v.shape) for k, v in Transformer(config, declared).state_dict().items()}
-    names = known_heads({h.uses: h for h in reversed(declared)})
+        blank = Transformer(config, declared)
+    shapes = {k: tuple(v.shape) for k, v in blank.state_dict().items()}
+    names = known_heads(blank.declared)
     state, reshaped = {}, []
     for row in concrete(family, config, names):
         if row.ours in shapes and (tensor := _assemble(row, theirs, shapes[row.ours])) is not None:
             state[row.ours] = tensor
             if row.transpose or len(row.theirs) > 1:
                 reshaped.append(row.ours)
-    _tie(state, config, names)
+    _enough(path, shapes, state)
+    copies = [k for k in shapes if _is_tied(k, config, names)]
+    state.update({k: state["embedding.weight"] for k in copies})
     report = Report(
         loaded=tuple(state),
         new=tuple(k for k in shapes if k not in state),
         unused=tuple(theirs.left(family)),
         reshaped=tuple(reshaped),
         heads=declared,
-        parameters=sum(t.numel() for k, t in state.items() if not _is_tied(k, config, names)),
+        parameters=sum(t.numel() for k, t in state.items() if k not in copies),
     )
-    _enough(path, shapes, state)
     return config, state, report
 
 
@@ -151,7 +156,7 @@ def _shards(path: Path) -> list[Path]:
     if index.is_file():
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         if missing := [f for f in files if not (path / Path(f).name).is_file()]:
-            raise UserError(f"{path} lacks {missing[0]}, which its index names ({len(missing)} of {len(files)} missing)")
+            raise UserError(f"{path} lacks {missing[0]} ({len(missing)} of the {len(files)} files its index names)")
         return [path / Path(f).name for f in files]
     if any(path.glob("*.bin")) or any(path.glob("*.pt")):
         raise UserError(
@@ -161,7 +166,7 @@ def _shards(path: Path) -> list[Path]:
     raise UserError(f"{path} is not a model directory: it has no model.safetensors")
 
 
-def _heads_in(theirs: _Files, family: Family, config: ModelConfig) -> tuple[Head, ...]:
+def _heads_in(theirs: _Files, family: Family) -> tuple[Head, ...]:
     """The heads a directory holds: BERT's by their tensors; the others' table is there or tied."""
     if family.name != "bert":
         return (Head("lm"),)
@@ -169,29 +174,23 @@ def _heads_in(theirs: _Files, family: Family, config: ModelConfig) -> tuple[Head
     return (*heads, Head("nsp", over="classes", size=2)) if theirs.holds("cls.seq_relationship.weight") else heads
 
 
-def _lm_rows(family: Family, config: ModelConfig) -> tuple[str, str]:
-    """Their names of the embedding and of the vocabulary head's table."""
-    rows = {r.ours: r.theirs[0] for r in concrete(family, config, {"lm": "lm"})}
-    return rows["embedding.weight"], rows["heads.lm.weight"]
-
-
-def _tying(config: ModelConfig, theirs: _Files, family: Family, heads: tuple[Head, ...]) -> ModelConfig:
+def _tied(config: ModelConfig, theirs: _Files, family: Family) -> bool:
     """Tied as the files are: a head's table that differs from the embedding is a table of its own."""
-    table, head = _lm_rows(family, config)
-    if not any(h.over == "vocabulary" for h in heads):
-        return config
+    rows = {r.ours: r.theirs[0] for r in concrete(family, config, {"lm": "lm"})}
+    table, head = rows["embedding.weight"], rows["heads.lm.weight"]
     if config.tied_head and theirs.holds(head) and theirs.holds(table):
-        return config.model_copy(update={"tied_head": torch.equal(theirs.get(table), theirs.get(head))})
-    return config
+        return torch.equal(theirs.get(table), theirs.get(head))
+    return config.tied_head
 
 
 def _assemble(row: Row, theirs: _Files, shape: tuple[int, ...]) -> Tensor | None:
     """Our tensor of a row, or None where the files lack it."""
     names = row.theirs
-    for other in row.also:
-        if theirs.holds(other):
-            theirs.read.add(other)
-            names = names if theirs.holds(names[0]) else (other,)
+    for other in filter(theirs.holds, row.also):
+        if not theirs.holds(names[0]):
+            names = (other,)
+        elif not torch.equal(theirs.get(other), theirs.get(names[0])) and not row.ours.startswith("heads."):
+            raise UserError(f"{theirs.path}: {other} differs from {names[0]}; a model with one table cannot hold both")
     if not all(theirs.holds(n) for n in names):
         return None
     parts = [theirs.get(n) for n in names]
@@ -208,12 +207,6 @@ def _is_tied(name: str, config: ModelConfig, heads: Mapping[str, str]) -> bool:
     return config.tied_head and "lm" in heads and name == f"heads.{heads['lm']}.weight"
 
 
-def _tie(state: dict[str, Tensor], config: ModelConfig, heads: Mapping[str, str]) -> None:
-    """A tied head's table is the embedding, whether the files repeat it or not."""
-    if config.tied_head and "lm" in heads and "embedding.weight" in state:
-        state[f"heads.{heads['lm']}.weight"] = state["embedding.weight"]
-
-
 def _enough(path: Path, shapes: Mapping[str, tuple[int, ...]], state: Mapping[str, Tensor]) -> None:
     body = {k: int(np.prod(s)) for k, s in shapes.items() if not k.startswith("heads.")}
     found = sum(n for k, n in body.items() if k in state)
@@ -228,7 +221,9 @@ def _enough(path: Path, shapes: Mapping[str, tuple[int, ...]], state: Mapping[st
 # ---------------------------------------------------------------- out
 
 
-def export_hf(model: Transformer, directory: str | Path, ids: Mapping[str, int | None] | None = None) -> tuple[str, ...]:
+def export_hf(
+    model: Transformer, directory: str | Path, ids: Mapping[str, int | None] | None = None
+) -> tuple[str, ...]:
     """Write config.json and model.safetensors for the stock class; our tensors that it lacks come back by name.
 
     `ids` maps roles (pad, bos, eos, cls, sep, mask, decoder_start) to token ids. A prefix model is written
@@ -236,7 +231,7 @@ def export_hf(model: Transformer, directory: str | Path, ids: Mapping[str, int |
     """
     config, path = model.config, Path(directory)
     family = family_of(config)
-    heads = known_heads({name: module.head for name, module in model.heads.items()})  # type: ignore[misc]
+    heads = known_heads(model.declared)
     if not (config.pooler and family.name == "bert"):
         heads.pop("pair", None)
     tensors, written = _theirs(model, family, heads)
@@ -274,7 +269,7 @@ def _theirs(model: Transformer, family: Family, heads: Mapping[str, str]) -> tup
         split = tensor.split(parts[row.ours.split(".")[-2]]) if len(row.theirs) > 1 else (tensor,)
         for name, part in zip(row.theirs, split, strict=True):
             out[name] = (part.t() if row.transpose else part).clone(memory_format=torch.contiguous_format)
-        if not config.tied_head and row.ours.startswith("heads."):
+        if row.ours.startswith("heads."):
             out.update({name: tensor.clone() for name in row.also})
     return out, written
 

@@ -123,10 +123,12 @@ class Transformer(nn.Module):
         self.query = nn.Parameter(torch.empty(config.hidden_size)) if config.query_vector else None
         self.stack = Stack(config, source=False)
         self.source = Stack(config, source=True) if config.num_source_layers else None
-        self.heads = nn.ModuleDict()
+        self.declared: dict[str, Head] = {}  # module name → the first head that uses it
         for head in heads:
-            if head.uses not in self.heads:
-                self.heads[head.uses] = HeadModule(config, head, self.embedding.weight)
+            self.declared.setdefault(head.uses, head)
+        self.heads = nn.ModuleDict(
+            {name: HeadModule(config, head, self.embedding.weight) for name, head in self.declared.items()}
+        )
         _initialise(self, config, seed)
 
     def forward(
@@ -188,7 +190,8 @@ def _check(stream: Stream, config: ModelConfig) -> None:
             f"use a context of at most {config.max_position}, or a larger model.max_position"
         )
     if config.token_types and stream.token_type is not None:
-        if (last := int(stream.token_type.max())) >= config.token_types:
+        last = int(stream.token_type.max())
+        if last >= config.token_types:
             raise UserError(f"token type {last} lies outside the table of {config.token_types} (model.token_types)")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from unmask import batch as record
 from unmask.batch import Batch, Stream
 from unmask.config import ModelConfig
 from unmask.errors import UserError
+from unmask.model.heads import HeadModule
 from unmask.model.transformer import Transformer
 from unmask.model.translate import known_heads
 
@@ -40,8 +43,11 @@ def check_export(model: Transformer, directory: str | Path, seed: int = 0, rows:
     batch = _random(model.config, seed, rows, length)
     device = next(model.parameters()).device
     states = model(batch.map(lambda a: a.to(device)))["stream"]
-    head = model.heads[known_heads({n: m.head for n, m in model.heads.items()})["lm"]]  # type: ignore[misc]
-    ours = head.project(head.features(states.flatten(0, 1)[:, None])).view(rows, length, -1).cpu().float()  # type: ignore[operator]
+    names = known_heads(model.declared)
+    if "lm" not in names:
+        raise UserError(f"{path}: a model without a vocabulary head has no logits to compare")
+    head = cast(HeadModule, model.heads[names["lm"]])
+    ours = head.project(head.features(states.flatten(0, 1)[:, None])).view(rows, length, -1).cpu().float()
     out = theirs(**_arguments(batch, model.config))
     other = out.prediction_logits if "prediction_logits" in out else out.logits
     real = batch.stream.block != 0
@@ -77,8 +83,7 @@ def _ragged(random: np.random.Generator, config: ModelConfig, visibility: str, r
         out[row, column] = values
         return torch.from_numpy(out)
 
-    names = ("tokens", "positions", "block", "reveal", "horizon")
-    return Stream(**{n: laid(getattr(text, n)) for n in names}, pattern=text.pattern, contiguous=True)
+    return replace(text.map(laid), start=None, contiguous=True)
 
 
 def _arguments(batch: Batch, config: ModelConfig) -> dict[str, Tensor]:

@@ -40,7 +40,8 @@ def load_weights(model: nn.Module, file: str | Path) -> None:
         for name, tensor in wanted.items():
             value = tensors.get_tensor(name)
             if value.shape != tensor.shape:
-                raise UserError(f"{path}: tensor {name} has shape {tuple(value.shape)}, the model {tuple(tensor.shape)}")
+                shapes = f"shape {tuple(value.shape)}, but the model's has {tuple(tensor.shape)}"
+                raise UserError(f"{path}: tensor {name} has {shapes}")
             tensor.copy_(value)
 
 

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
 from unmask.batch import Examples, Head, Rows, starts
 from unmask.config import Strict, Visibility
+
+Plan = Literal["left_to_right", "pseudo", "infill"]
+"""How a text is scored without noise; see `unmask.evaluate.plans`."""
 
 LM = Head("lm")
 """The one head over the vocabulary that causal, masked and text-to-text objectives share."""
@@ -74,6 +77,8 @@ class Objective(Strict):
 
     type: str
 
+    plan: ClassVar[Plan] = "left_to_right"
+    """How texts are scored under it."""
     copies: ClassVar[bool] = False
     """The input contains (some of) what must be predicted, by design: BERT's kept tokens, BART's text."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -12,7 +12,7 @@ from unmask import keyed
 from unmask.batch import Examples, Rows, starts
 from unmask.config import Visibility
 from unmask.errors import UserError
-from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary, frame, outline
+from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocabulary, frame, outline
 from unmask.objectives.layout import Layout, Pairs, Ragged
 from unmask.objectives.spans import place_spans
 
@@ -129,6 +129,8 @@ class SpanCorruption(TextToText):
     """Mean tokens of a span."""
     final_sentinel: bool = True
     edges: Literal["free", "official"] = "free"
+
+    plan: ClassVar[Plan] = "infill"
 
     def counts(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(R,) noise tokens and spans of texts of these lengths."""

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from unmask import keyed
 from unmask.config import Visibility
 from unmask.batch import Examples, Rows, Targets, full
-from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary, frame
+from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocabulary, frame
 from unmask.objectives.spans import choose
 
 
@@ -41,6 +41,7 @@ class Masked(Objective):
     selection: Literal["exact", "independent"] = "exact"
     """exact: max(1, round(rate · n)) tokens of each text (BERT's code); independent: each by its own draw."""
 
+    plan: ClassVar[Plan] = "pseudo"
     copies: ClassVar[bool] = True
 
     @property

@@ -153,7 +153,9 @@ class Progress:
         self.status.update(text)
 
     def text(self, line: Mapping[str, Any], total: int | None) -> str:
-        """>>> Progress().text({"step": 8, "seconds": 4.0, "tokens": 800, "loss": 2.5, "terms": {"a/b": 2.5}}, 16)
+        """One line of text from a line of metrics.
+
+        >>> Progress().text({"step": 8, "seconds": 4.0, "tokens": 800, "loss": 2.5, "terms": {"a/b": 2.5}}, 16)
         'step 8/16 · loss 2.500 · 200 tokens/s · 0:04 left'
         """
         step, seconds, tokens = self.mark or (0, 0.0, 0)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ class Term(Protocol):
     def coefficient(self) -> float: ...
 
 
-Terms = Callable[[nn.ModuleDict, Batch, torch.Generator], Mapping[TermKey, Term]]
+Terms = Callable[[Any, Batch, torch.Generator], Mapping[TermKey, Term]]
 """(networks, batch as tensors, generator for dropout) → terms."""
 Batches = Callable[[int, float], list[Batch]]
 """(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function."""

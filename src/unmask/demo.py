@@ -1,0 +1,125 @@
+"""The demo: one text, one tokenizer, four architectures, the same number of processed tokens."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from unmask.errors import UserError
+from unmask.evaluate.suites import evaluate
+from unmask.lm import LM, load
+from unmask.run import Run, pretrain, read_held_out_text
+
+RECIPES = ("encoder-small", "decoder-small", "prefix-small", "encdec-small")
+TOKENS = 400_000
+"""Processed tokens for each model: about a minute on two CPU cores."""
+OVERRIDES: Mapping[str, Any] = {
+    "tokenizer.vocab_size": 2048,
+    "model.hidden_size": 128,
+    "model.num_heads": 4,
+    "evaluation.pieces": 256,
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One model's line of the table, and what it says."""
+
+    recipe: str
+    run: Run
+    bits: Mapping[str, Any]
+    difference: float
+    sample: str
+
+
+def demo(corpus: str | None, out: Path, tokens: float | None = None) -> list[Shown]:
+    """Train, measure, sample and export the four small models; print one table."""
+    begun = time.perf_counter()
+    if out.exists() and any(out.iterdir()):
+        out = _fresh(out)
+    path = corpus or str(_prose(out))
+    shown = [_one(recipe, path, out, tokens or TOKENS) for recipe in RECIPES]
+    _print(shown, path, out, time.perf_counter() - begun)
+    return shown
+
+
+def _fresh(out: Path) -> Path:
+    """The first of out-2, out-3, … that does not exist: nothing that was written is overwritten."""
+    k = 2
+    while out.with_name(f"{out.name}-{k}").exists():
+        k += 1
+    return out.with_name(f"{out.name}-{k}")
+
+
+def _prose(out: Path) -> Path:
+    """The English prose that ships with every CPython, one topic a document."""
+    from pydoc_data.topics import topics
+
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "python-topics.jsonl"
+    lines = (json.dumps({"id": name, "text": text}) for name, text in sorted(topics.items()))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _one(recipe: str, corpus: str, out: Path, tokens: float) -> Shown:
+    place = out / recipe
+    run = pretrain(recipe, out=place, corpus=corpus, **{"budget.tokens": tokens, **OVERRIDES})
+    lm = load(place)
+    bits = evaluate(place, "bpb", limit=512)
+    report = lm.export(out / f"{recipe}-hf")
+    return Shown(recipe, run, bits, report["difference"], _sample(lm, read_held_out_text(place)))
+
+
+def _sample(lm: LM, text: str) -> str:
+    """A fill of one word of held-out text where the model can fill, else a continuation of its beginning."""
+    words = text.split()[:14]
+    if not words:
+        raise UserError("the held-out text has no words: give a larger corpus")
+    if lm.can("fill"):
+        hidden = len(words) // 2
+        given = " ".join([*words[:hidden], "[MASK]", *words[hidden + 1 :]])
+        return f"{given}\n→ {lm.fill(given, top_k=1).text}"
+    given = " ".join(words[:8])
+    return f"{given} …\n→{lm.generate(given, max_tokens=24, temperature=0.7, top_k=40)[0]}"
+
+
+def _print(shown: list[Shown], corpus: str, out: Path, seconds: float) -> None:
+    columns: dict[str, Callable[[Shown], str]] = {
+        "model": lambda s: s.recipe,
+        "parameters": lambda s: f"{s.run.parameters:,}",
+        "tokens": lambda s: f"{s.run.counters.tokens:,}",
+        "target tokens": lambda s: f"{s.run.counters.target_tokens:,}",
+        "FLOPs": lambda s: f"{s.run.counters.flops:.2e}",
+        "seconds": lambda s: f"{s.run.counters.seconds:.0f}",
+        "held-out loss": lambda s: f"{s.run.held_out.loss:.3f}",
+        "unigram floor": lambda s: f"{s.run.held_out.unigram_floor:.3f}",
+        "bits per byte": lambda s: f"{s.bits['value']:.3f}" + (" (pseudo)" if "pseudo" in s.bits["label"] else ""),
+        "export differs by": lambda s: f"{s.difference:.1e}",
+    }
+    wide = sys.stdout.isatty()
+    console = Console(width=None if wide else 132, highlight=False)
+    table = Table(title=f"Four architectures on {corpus}", title_justify="left", box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for s in shown:
+        table.add_row(*(f(s) for f in columns.values()))
+    console.print(table)
+    console.print(
+        "\nheld-out loss: nats per content target (sentinels, separators and end tokens apart), under each model's own\n"
+        "objective; the floor is the entropy of the same targets under add-one unigram counts of the training text.\n"
+        "bits per byte is a likelihood of the text; pseudo bits per byte sums each token given all others and is none.\n"
+        "export: largest logit difference after reloading with transformers (prefix-small under its own mask).\n",
+        markup=False,
+    )
+    for s in shown:
+        console.print(f"{s.recipe}: {s.sample}\n", markup=False)
+    console.print(f"{seconds:.0f} s in all. Runs and exported models: {out}", markup=False)

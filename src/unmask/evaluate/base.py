@@ -1,0 +1,107 @@
+"""What evaluation asks of a model, and the one way it reads losses at targets.
+
+Legend: B rows, T tokens, d hidden size, n targets, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.batch import Batch, Head, Stream, Targets
+from unmask.config import ModelConfig
+from unmask.data.special import Vocabulary
+from unmask.errors import UserError
+from unmask.loss import HeadModule
+from unmask.model.heads import read
+from unmask.objectives.base import Objective
+
+if TYPE_CHECKING:
+    from unmask.data.tokenizer import Tokenizer
+
+
+class Model(Protocol):
+    """A network and what is known of how it was trained; `unmask.lm.LM` is one."""
+
+    @property
+    def network(self) -> Any: ...  # Transformer, or anything that answers as it does
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    @property
+    def objective(self) -> Objective | None: ...
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise UserError("this model has no tokenizer, so it reads ids only: put a tokenizer.json into its directory")
+    return model.tokenizer
+
+
+def objective_of(model: Model) -> Objective:
+    if model.objective is None:
+        raise UserError(
+            f"it is not known what this model (family {model.config.family}) was trained to predict: "
+            "only logits and hidden states can be read from it"
+        )
+    return model.objective
+
+
+def device_of(network: nn.Module) -> torch.device:
+    first = next(iter(network.parameters()), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+@contextmanager
+def evaluating(*networks: nn.Module) -> Iterator[None]:
+    """No gradients, evaluation mode; every module's mode is restored at the end."""
+    modules = [m for network in networks for m in network.modules()]
+    modes = [m.training for m in modules]
+    for network in networks:
+        network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+
+
+def states_of(networks: Mapping[str, Any], batch: Batch) -> dict[str, dict[str, Tensor]]:
+    """One forward pass, without dropout, of each network that a head of the batch names."""
+    return {name: networks[name](batch, None) for name in {h.network for h in batch.heads.values()}}
+
+
+def token_losses(
+    head: Head, module: HeadModule, states: Tensor, stream: Stream, targets: Targets
+) -> tuple[Tensor, Tensor]:
+    """(n,) −log probability of each target token in nats, and (n,) whether it is the likeliest.
+
+    The (n, V) logits exist only in chunks of about 16 MB, whatever the number of targets.
+    """
+    if targets.index is None:
+        targets = replace(targets, index=torch.arange(len(targets.value), device=states.device))
+    losses, hits = [], []
+    size = 256
+    begin = 0
+    while begin < len(targets.value):
+        part = targets.map(lambda a, i=begin, n=size: a[i : i + n])  # type: ignore[misc]
+        logits = module.project(module.features(read(states, stream, head, part.index), part.extra)).float()
+        losses.append(F.cross_entropy(logits, part.value, reduction="none"))
+        hits.append(logits.argmax(-1) == part.value)
+        begin += size
+        size = max(32, min(1024, (1 << 22) // logits.shape[1]))
+    return torch.cat(losses), torch.cat(hits)

@@ -1,0 +1,140 @@
+"""Held-out loss under an objective's own noise, in a stream: no logits are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.batch import Batch, Head, TermKey
+from unmask.data.loader import Loader
+from unmask.data.special import Vocabulary
+from unmask.errors import UserError
+from unmask.evaluate.base import device_of, evaluating, states_of, token_losses
+from unmask.evaluate.intervals import ratio
+from unmask.train.devices import to_device
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Losses in nats, weighted means over all targets of the pieces that were read.
+
+    loss               per content target: its value is an ordinary token (no control token, end or sentinel)
+    accuracy           share of content targets whose token is the likeliest
+    structural_loss    per other target; None where there is none
+    unigram_floor      the entropy of the same content targets under add-one unigram counts of the training text
+    standard_error     of `loss`, pieces being what varies; `interval` is its 95 % bootstrap interval
+    """
+
+    loss: float
+    accuracy: float
+    content_targets: int
+    structural_loss: float | None
+    structural_targets: int
+    unigram_floor: float
+    standard_error: float | None
+    interval: tuple[float, float] | None
+    pieces: int
+
+    def figures(self) -> dict[str, float]:
+        """The numbers that a training log wants; `loss` chooses the best checkpoint."""
+        own = {"loss": self.loss, "accuracy": self.accuracy, "unigram_floor": self.unigram_floor}
+        return own if self.structural_loss is None else {**own, "structural_loss": self.structural_loss}
+
+    def summary(self) -> dict[str, Any]:
+        """Every field, ready for JSON."""
+        values = {f"held_out_{k}": v for k, v in vars(self).items()}
+        return {**values, "held_out_interval": None if self.interval is None else list(self.interval)}
+
+
+def held_out(
+    networks: Mapping[str, Any], loader: Loader, vocabulary: Vocabulary, counts: np.ndarray, limit: int | None = None
+) -> HeldOut:
+    """Measure the heads over the vocabulary on the loader's first `limit` pieces, each once.
+
+    The noise is the objective's, at the loader's keys: the same in every call. `counts` (V,) are the training
+    text's. Neither the batch size nor what is called in between changes the result, and no random state moves.
+    """
+    total = min(limit or len(loader.pieces), len(loader.pieces))
+    sums = np.zeros((total, 5))  # of each piece: content loss, weight, hits, floor; structural loss
+    weights = np.zeros(total)  # structural
+    number = np.zeros(2, np.int64)
+    floor = unigram_losses(counts, vocabulary)
+    device = device_of(next(iter(networks.values())))
+    with evaluating(*networks.values()):
+        for batch in loader.once(limit):
+            for key, losses, hits in _answers(networks, batch, device):
+                targets = batch.targets[key]
+                weight, value = targets.weight.astype(np.float64), targets.value
+                content = ~vocabulary.is_special[value]
+                piece = _piece(batch, batch.heads[key], targets.index)
+                inside = np.where(content, weight, 0.0)
+                columns = (losses * inside, inside, hits * inside, floor[value] * inside, losses * (weight - inside))
+                for c, column in enumerate(columns):
+                    np.add.at(sums[:, c], piece, column)
+                np.add.at(weights, piece, weight - inside)
+                number += [int((weight > 0)[content].sum()), int((weight > 0)[~content].sum())]
+    return _summarise(sums, weights, number)
+
+
+def _summarise(sums: np.ndarray, weights: np.ndarray, number: np.ndarray) -> HeldOut:
+    content = sums[:, 1].sum()
+    if content == 0:
+        raise UserError("the held-out text has no content target: give a longer held-out text, or read more pieces")
+    measured = ratio(sums[:, 0], sums[:, 1])
+    return HeldOut(
+        loss=measured.value,
+        accuracy=float(sums[:, 2].sum() / content),
+        content_targets=int(number[0]),
+        structural_loss=float(sums[:, 4].sum() / weights.sum()) if weights.sum() else None,
+        structural_targets=int(number[1]),
+        unigram_floor=float(sums[:, 3].sum() / content),
+        standard_error=measured.error,
+        interval=measured.interval,
+        pieces=len(sums),
+    )
+
+
+def unigram_losses(counts: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+    """(V,) −log((c + 1) / (Σ c + |O|)) of each token; counts and sum run over the |O| ordinary tokens alone,
+
+    so the model that the floor belongs to spends nothing on control tokens. 0 at those.
+    """
+    ordinary = vocabulary.ordinary
+    seen = np.asarray(counts)[ordinary].astype(np.float64) + 1
+    out = np.zeros(vocabulary.size)
+    out[ordinary] = np.log(seen.sum()) - np.log(seen)
+    return out
+
+
+def _answers(networks: Mapping[str, Any], batch: Batch, device: torch.device) -> Iterator[tuple[TermKey, np.ndarray, np.ndarray]]:
+    """(head's key, (n,) losses, (n,) hits) of every head that answers with one token a target."""
+    keys = [k for k, h in batch.heads.items() if h.over == "vocabulary" and batch.targets[k].value.ndim == 1]
+    if not keys:
+        raise UserError("this objective predicts no tokens: it has no held-out loss per content target")
+    moved = to_device(batch, device)
+    states = states_of(networks, moved)
+    for key in keys:
+        head = batch.heads[key]
+        stream = moved.stream if head.stack == "stream" else moved.source
+        assert stream is not None
+        module = networks[head.network].heads[head.uses]
+        losses, hits = token_losses(head, module, states[head.network][head.stack], stream, moved.targets[key])
+        yield key, losses.double().cpu().numpy(), hits.cpu().numpy()
+
+
+def _piece(batch: Batch, head: Head, index: np.ndarray | None) -> np.ndarray:
+    """(n,) the global number of the piece that each target belongs to: its row and block say so."""
+    stream = batch.stream if head.stack == "stream" else batch.source
+    samples = batch.samples
+    assert stream is not None and samples is not None
+    flat = np.arange(stream.block.size) if index is None else index if index.ndim == 1 else index[:, 0]
+    blocks = int(stream.block.max()) + 1
+    order = np.argsort(samples.row * blocks + samples.block, kind="stable")
+    first = (samples.row * blocks + samples.block)[order]
+    here = flat // stream.block.shape[1] * blocks + stream.block.reshape(-1)[flat]
+    found = np.searchsorted(first, here, "right") - 1
+    return np.asarray(samples.index[order][np.maximum(found, 0)])

@@ -1,0 +1,81 @@
+"""Rules of the repository, held as tests: imports go one way, nothing heavy loads early, no pickle."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "unmask"
+
+# Each may import its own level's package and everything on the levels before it.
+LEVELS = [
+    {"errors"},
+    {"batch", "config", "keyed"},
+    {"objectives"},
+    {"data", "model"},
+    {"loss"},
+    {"train"},
+    {"evaluate"},
+    {"recipe"},
+    {"lm", "run", "describe"},
+    {"demo"},
+    {"cli"},
+]
+RANK = {name: k for k, names in enumerate(LEVELS) for name in names}
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
+
+
+def part(path: Path) -> str:
+    """The level a file belongs to: its package, or its own name at the top."""
+    inside = path.relative_to(SOURCE)
+    return inside.parts[0] if len(inside.parts) > 1 else inside.stem
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "unmask":
+            names |= {node.module.split(".")[1]} if "." in node.module else {a.name for a in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {a.name.split(".")[1] for a in node.names if a.name.startswith("unmask.")}
+    return names
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    mine = part(path)
+    assert mine in RANK, f"{mine} has no level: add it to LEVELS"
+    for name in imported(path) - {mine}:
+        assert RANK[name] < RANK[mine] or (RANK[name] == RANK[mine] and mine in {"lm", "run", "describe"}), (
+            f"{path.name} ({mine}) imports {name}, which is not below it"
+        )
+
+
+def test_the_trainer_knows_no_model_and_no_objective() -> None:
+    for path in (SOURCE / "train").glob("*.py"):
+        assert not imported(path) & {"model", "objectives", "data", "evaluate", "loss"}, path
+    for path in (SOURCE / "model").glob("*.py"):
+        assert not imported(path) & {"objectives", "data"}, path
+
+
+@pytest.mark.parametrize("module", ["data.corpus", "data.tokenizer", "data.shards", "data.loader", "objectives", "cli", "recipe"])
+def test_reading_text_imports_no_torch(module: str) -> None:
+    code = f"import sys, unmask.{module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_no_pickle_and_no_global_random_numbers() -> None:
+    for path in modules():
+        text = path.read_text()
+        tree = ast.parse(text)
+        names = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)} | imported(path)
+        for word in ("pickle", "manual_seed_all", "set_rng_state"):
+            assert word not in names, f"{path}: {word}"
+        assert "torch.load(" not in text and "np.random.seed" not in text and "torch.manual_seed" not in text, path

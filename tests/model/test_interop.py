@@ -1,0 +1,247 @@
+"""Export and import: the round trip, the check, the refusals, tied tensors, and files of our own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from unmask.batch import Head
+from unmask.config import ModelConfig
+from unmask.errors import UserError
+from unmask.model.interop import check_export, export_hf, import_hf, load_hf, load_weights, save_weights
+from unmask.model.transformer import Transformer
+from unmask.model.translate import family_of
+
+from .helpers import model_of
+
+transformers = pytest.importorskip("transformers")
+
+LM = Head("lm")
+PAIR = Head("order", over="classes", size=2)
+BERT: dict[str, Any] = {
+    "norm_position": "post",
+    "embedding_norm": True,
+    "final_norm": False,
+    "head_transform": True,
+    "head_bias": True,
+    "visibility": "bidirectional",
+}
+LLAMA: dict[str, Any] = {
+    "positions": "rotary",
+    "norm": "rms",
+    "activation": "swiglu",
+    "num_kv_heads": 2,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+T5: dict[str, Any] = {
+    "positions": "t5",
+    "norm": "rms",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_scale": 1.0,
+    "num_source_layers": 3,
+    "activation": "relu",
+}
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert": ("bert", "BertForMaskedLM", BERT),
+    "bert-pair": ("bert", "BertForPreTraining", {**BERT, "pooler": True, "token_types": 2}),
+    "gpt2": ("gpt2", "GPT2LMHeadModel", {}),
+    "gpt2-prefix": ("gpt2", "GPT2LMHeadModel", {"visibility": "prefix", "activation": "gelu_tanh"}),
+    "llama": ("llama", "LlamaForCausalLM", {**LLAMA, "tied_head": False}),
+    "llama-prefix": ("llama", "LlamaForCausalLM", {**LLAMA, "visibility": "prefix", "activation": "geglu"}),
+    "t5-1.0": ("t5", "T5ForConditionalGeneration", {**T5, "head_scale": 32**-0.5}),
+    "t5-1.1": ("t5", "T5ForConditionalGeneration", {**T5, "activation": "geglu_tanh", "tied_head": False}),
+    "t5-silu": ("t5", "T5ForConditionalGeneration", {**T5, "activation": "swiglu"}),
+}
+IDS = {"pad": 0, "bos": 2, "eos": 3, "decoder_start": 4}
+
+
+def exported(name: str, path: Path) -> Transformer:
+    model = model_of(torch.float32, (LM, PAIR), **CASES[name][2])
+    export_hf(model, path, IDS)
+    return model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_stock_class_gives_the_same_logits_and_the_round_trip_is_exact(name: str, tmp_path: Path) -> None:
+    family, stock, _ = CASES[name]
+    model = exported(name, tmp_path / "a")
+    assert family_of(model.config).name == family
+    settings = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert settings["architectures"] == [stock] and settings["dtype"] == "float32"
+    assert (settings["pad_token_id"], settings["bos_token_id"], settings["eos_token_id"]) == (0, 2, 3)
+    assert settings.get("decoder_start_token_id") == (4 if family == "t5" else None)
+    assert settings["tie_word_embeddings"] is model.config.tied_head
+    assert check_export(model, tmp_path / "a") < 1e-5
+
+    again, report = load_hf(tmp_path / "a")
+    assert report.new == () and report.unused == ()
+    assert again.config.visibility == model.config.visibility
+    export_hf(again, tmp_path / "b", IDS)
+    first, second = (load_file(tmp_path / d / "model.safetensors") for d in "ab")
+    assert first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+    for file in ("config.json", "generation_config.json"):
+        assert (tmp_path / "a" / file).read_text() == (tmp_path / "b" / file).read_text()
+    third = import_hf(tmp_path / "b")[0]
+    assert third == again.config
+
+
+def test_a_prefix_model_says_which_mask_it_needs(tmp_path: Path) -> None:
+    model = exported("gpt2-prefix", tmp_path)
+    assert json.loads((tmp_path / "unmask.json").read_text())["visibility"] == "prefix"
+    assert "causal mask instead" in (tmp_path / "README.md").read_text()
+    (tmp_path / "unmask.json").unlink()
+    causal, _ = load_hf(tmp_path)
+    assert causal.config.visibility == "causal"
+    with pytest.raises(UserError, match="logits differ"):
+        other = Transformer(model.config.model_copy(update={"visibility": "causal"}), [LM])
+        check_export(other, tmp_path)
+
+
+def test_the_readme_of_a_prefix_model_runs(tmp_path: Path) -> None:
+    exported("gpt2-prefix", tmp_path)
+    code = (tmp_path / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    scope: dict[str, Any] = {"input_ids": torch.arange(5, 15)[None], "p": 4}
+    exec(code.replace('"."', repr(str(tmp_path))), scope)
+    assert scope["logits"].shape == (1, 10, 50)
+
+
+def test_heads_the_stock_class_lacks_are_named(tmp_path: Path) -> None:
+    model = model_of(torch.float32, (LM, PAIR))
+    assert export_hf(model, tmp_path) == ("heads.order.weight", "heads.order.bias")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**BERT, "positions": "rotary", "family": "bert"}, "bert cannot hold this model: positions=rotary"),
+        ({"family": "gpt2", "head_bias": True}, "head_bias=True"),
+        ({"family": "gpt2", "activation": "swiglu"}, "activation=swiglu"),
+        ({"family": "llama", **LLAMA, "qk_norm": True}, "qk_norm=True"),
+        ({"family": "llama", **LLAMA, "visibility": "bidirectional"}, "visibility=bidirectional"),
+        ({"family": "t5", **T5, "num_source_layers": 0}, "num_source_layers=0"),
+        ({"family": "bert", **BERT, "query_vector": True}, "query_vector=True"),
+        ({"family": "t5", **T5, "head_scale": 0.5}, "head_scale=0.5"),
+        ({"positions": "sinusoidal"}, "no family of the common library holds this model"),
+    ],
+)
+def test_what_a_family_cannot_hold_is_refused_by_field(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        export_hf(model_of(torch.float32, **settings), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_directories_that_are_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no config\.json"):
+        import_hf(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="not valid JSON"):
+        import_hf(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt3"}')
+    with pytest.raises(UserError, match="did you mean 'gpt2'"):
+        import_hf(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(UserError, match=r"no model\.safetensors"):
+        import_hf(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(UserError, match="pickle only"):
+        import_hf(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 20)
+    with pytest.raises(UserError, match="not a readable safetensors"):
+        import_hf(tmp_path)
+
+
+def change(path: Path, **settings: Any) -> None:
+    file = path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    exported("gpt2", tmp_path)
+    change(tmp_path, n_layer=9)
+    with pytest.raises(UserError, match=r"holds only [\d,]+ of the [\d,]+ weights"):
+        import_hf(tmp_path)
+    change(tmp_path, n_layer=2, n_positions=30)
+    with pytest.raises(UserError, match=r"shape \(40, 32\), but config.json asks for \(30, 32\)"):
+        import_hf(tmp_path)
+
+
+def test_unsupported_settings_are_named(tmp_path: Path) -> None:
+    exported("llama", tmp_path)
+    change(tmp_path, rope_parameters={"rope_type": "llama3", "rope_theta": 5e5})
+    with pytest.raises(UserError, match="rope type 'llama3'"):
+        import_hf(tmp_path)
+    change(tmp_path, rope_parameters=None, hidden_act="tanh")
+    with pytest.raises(UserError, match="'tanh'"):
+        import_hf(tmp_path)
+
+
+def test_tied_stays_tied_and_untied_untied(tmp_path: Path) -> None:
+    exported("gpt2", tmp_path)
+    model, _ = load_hf(tmp_path)
+    assert model.heads["lm"].weight is model.embedding.weight
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert "lm_head.weight" not in tensors
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert load_hf(tmp_path)[0].config.tied_head
+    tensors["lm_head.weight"] += 1
+    save_file(tensors, tmp_path / "model.safetensors")
+    model, _ = load_hf(tmp_path)
+    assert not model.config.tied_head
+    assert torch.equal(model.heads["lm"].weight, model.embedding.weight + 1)
+
+
+def test_names_of_bare_bodies_and_of_old_files(tmp_path: Path) -> None:
+    """A body saved alone has no prefix; the first BERT files say gamma and beta; buffers are no weights."""
+    whole = exported("bert", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    body = {k.removeprefix("bert."): v for k, v in tensors.items() if k.startswith("bert.")}
+    body = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v for k, v in body.items()}
+    body["embeddings.position_ids"] = torch.arange(40)
+    save_file(body, tmp_path / "model.safetensors")
+    model, report = load_hf(tmp_path)
+    assert report.heads == () and report.new == () and report.unused == ()
+    assert torch.equal(model.stack.layers[1].mlp.up.weight, whole.stack.layers[1].mlp.up.weight)
+    _, report = load_hf(tmp_path, heads=[LM])
+    assert set(report.new) == {f"heads.lm.{n}" for n in ("dense.dense.weight", "dense.dense.bias", "dense.norm.weight", "dense.norm.bias", "bias")}
+
+
+def test_shards(tmp_path: Path) -> None:
+    model = exported("gpt2", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    halves = {"one.safetensors": list(tensors)[::2], "two.safetensors": list(tensors)[1::2]}
+    for file, names in halves.items():
+        save_file({n: tensors[n] for n in names}, tmp_path / file)
+    (tmp_path / "model.safetensors").unlink()
+    index = {"weight_map": {n: file for file, names in halves.items() for n in names}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    again, report = load_hf(tmp_path)
+    assert report.new == () and all(torch.equal(a, b) for a, b in zip(model.stack.parameters(), again.stack.parameters(), strict=True))
+    (tmp_path / "two.safetensors").unlink()
+    with pytest.raises(UserError, match=r"lacks two\.safetensors"):
+        import_hf(tmp_path)
+
+
+def test_our_own_files_hold_a_shared_tensor_once(tmp_path: Path) -> None:
+    model = model_of(torch.float32)
+    save_weights(model, tmp_path / "w.safetensors")
+    with safe_open(tmp_path / "w.safetensors", "pt") as stored:
+        assert "heads.lm.weight" not in stored.keys()  # noqa: SIM118
+        assert json.loads(stored.metadata()["aliases"]) == {"heads.lm.weight": "embedding.weight"}
+    other = Transformer(model.config, [LM], seed=5)
+    load_weights(other, tmp_path / "w.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert other.heads["lm"].weight is other.embedding.weight
+    wider = Transformer(ModelConfig(**{**model.config.model_dump(), "vocab_size": 60}), [LM])
+    with pytest.raises(UserError, match=r"embedding.weight has shape \(50, 32\), but the model's has \(60, 32\)"):
+        load_weights(wider, tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match=r"2 tensors differ, first 'heads.order.bias'"):
+        load_weights(Transformer(model.config, [LM, PAIR]), tmp_path / "w.safetensors")

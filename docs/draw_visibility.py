@@ -1,6 +1,6 @@
 """Draw docs/visibility.svg: what each pattern lets a query see, computed by the rule itself.
 
-    python docs/draw_visibility.py
+python docs/draw_visibility.py
 """
 
 from pathlib import Path

@@ -28,8 +28,12 @@ app = typer.Typer(
 tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="key=value settings, such as corpus=my.txt out=runs/a", show_default=False)]
-RunOrDir = Annotated[str, typer.Argument(help="A run directory, or a Hugging Face model directory.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="key=value settings, such as corpus=my.txt out=runs/a", show_default=False)
+]
+RunOrDir = Annotated[
+    str, typer.Argument(help="A run directory, or a Hugging Face model directory.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value a line.")]
 
 _RUN_KEYS = ("out", "resume", "cache")
@@ -37,7 +41,9 @@ _RUN_KEYS = ("out", "resume", "cache")
 
 @app.command()
 def pretrain(
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe's name, or the path of a YAML file.", show_default=False)],
+    recipe: Annotated[
+        str, typer.Argument(help="A shipped recipe's name, or the path of a YAML file.", show_default=False)
+    ],
     overrides: Overrides = None,
 ) -> None:
     """Train a model on your text: unmask pretrain encoder-small corpus=my.txt out=runs/a budget.minutes=5"""
@@ -83,9 +89,9 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a model."""
-    from unmask.evaluate.suites import evaluate as measure
+    from unmask.lm import load
 
-    result = measure(run, suite, text=text, limit=limit)
+    result = load(run).evaluate(suite, text=text, limit=limit)
     if as_json:
         return _emit(result)
     for key, value in result.items():
@@ -154,7 +160,9 @@ def score(
 
 
 @app.command()
-def export(run: RunOrDir, directory: Annotated[str, typer.Argument(help="Where to write it.")], as_json: Json = False) -> None:
+def export(
+    run: RunOrDir, directory: Annotated[str, typer.Argument(help="Where to write it.")], as_json: Json = False
+) -> None:
     """Write a Hugging Face directory, reload it with the common library and compare logits."""
     from unmask.lm import load
 
@@ -192,7 +200,9 @@ def inspect(
 
 @app.command()
 def demo(
-    corpus: Annotated[str | None, typer.Argument(help="Your text; without it, the prose that ships with CPython.")] = None,
+    corpus: Annotated[
+        str | None, typer.Argument(help="Your text; without it, the prose that ships with CPython.")
+    ] = None,
     out: Annotated[str, typer.Option(help="Where the four runs and exports go.")] = "runs/demo",
     tokens: Annotated[float, typer.Option(help="Processed tokens for each model.")] = 0.0,
 ) -> None:

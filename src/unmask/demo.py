@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from unmask.errors import UserError
-from unmask.evaluate.suites import evaluate
 from unmask.lm import LM, load
 from unmask.run import Run, pretrain, read_held_out_text
 
@@ -74,7 +73,7 @@ def _one(recipe: str, corpus: str, out: Path, tokens: float) -> Shown:
     place = out / recipe
     run = pretrain(recipe, out=place, corpus=corpus, **{"budget.tokens": tokens, **OVERRIDES})
     lm = load(place)
-    bits = evaluate(place, "bpb", limit=512)
+    bits = lm.evaluate("bpb", limit=512)
     report = lm.export(out / f"{recipe}-hf")
     return Shown(recipe, run, bits, report["difference"], _sample(lm, read_held_out_text(place)))
 
@@ -114,9 +113,9 @@ def _print(shown: list[Shown], corpus: str, out: Path, seconds: float) -> None:
         table.add_row(*(f(s) for f in columns.values()))
     console.print(table)
     console.print(
-        "\nheld-out loss: nats per content target (sentinels, separators and end tokens apart), under each model's own\n"
+        "\nheld-out loss: nats per content target (sentinels, separators, end tokens apart), under each model's own\n"
         "objective; the floor is the entropy of the same targets under add-one unigram counts of the training text.\n"
-        "bits per byte is a likelihood of the text; pseudo bits per byte sums each token given all others and is none.\n"
+        "bits per byte is a likelihood of the text; pseudo bits per byte, each token given all others, is none.\n"
         "export: largest logit difference after reloading with transformers (prefix-small under its own mask).\n",
         markup=False,
     )

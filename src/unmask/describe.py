@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model.spec import LANGUAGE_MODEL, flops, parameters
@@ -43,9 +45,7 @@ def describe(what: str) -> dict[str, Any]:
 def _config(what: str) -> ModelConfig:
     path = Path(what)
     if (path / "recipe.yaml").exists():
-        from unmask.run import stored_recipe
-
-        return stored_recipe(path).model
+        return ModelConfig.model_validate(yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))["model"])
     if (path / "config.json").exists():
         from unmask.model.translate import read_config
 

@@ -73,11 +73,12 @@ def below(random_bits: np.ndarray, limit: np.ndarray | int) -> np.ndarray:
     return (((random_bits >> np.uint64(32)) * _u64(limit)) >> np.uint64(32)).astype(np.int64)
 
 
-def permuted(index: np.ndarray, size: int, key: np.ndarray | int, rounds: int = 4) -> np.ndarray:
+def permuted(index: np.ndarray, size: int, key: np.ndarray | int, rounds: int = 6) -> np.ndarray:
     """Where a keyed random permutation of ``range(size)`` sends each index; nothing is stored.
 
     A balanced Feistel network over the next even number of bits, walked along its cycle until the
-    value falls inside the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
+    value falls inside the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"). With the
+    usual four rounds, neighbours stay neighbours up to twice as often as chance says; with six they do not.
     Networks of few bits cannot say every permutation equally often: small ranges are sorted by random bits.
     """
     out = np.array(index, np.uint64)

@@ -10,7 +10,15 @@ from typing import Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from unmask.config import BudgetConfig, CheckpointConfig, CorpusConfig, ModelConfig, Strict, TokenizerConfig, TrainConfig
+from unmask.config import (
+    BudgetConfig,
+    CheckpointConfig,
+    CorpusConfig,
+    ModelConfig,
+    Strict,
+    TokenizerConfig,
+    TrainConfig,
+)
 from unmask.errors import UserError, nearest
 from unmask.objectives import AnyObjective
 
@@ -82,7 +90,9 @@ def load_recipe(name: str | Path, overrides: Iterable[str] | Mapping[str, Any] =
         raise UserError(f"{where} is not YAML: {_one_line(error)}") from error
     if not isinstance(values, dict):
         raise UserError(f"{where} holds no settings: a recipe is a YAML mapping of keys like objective, model, train")
-    pairs = overrides.items() if isinstance(overrides, Mapping) else [parse_override(o) for o in overrides]
+    pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(o) for o in overrides]
+    if any(key.startswith("budget.") for key, _ in pairs):
+        values["budget"] = {}  # a given budget replaces the recipe's
     for key, value in pairs:
         _set(values, key, value)
     return validate(values, where)
@@ -99,7 +109,7 @@ def validate(values: Mapping[str, Any], where: str) -> Recipe:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """"a.b=value" as (key, value); the value is read as YAML.
+    """ "a.b=value" as (key, value); the value is read as YAML.
 
     >>> parse_override("train.learning_rate=1e-3"), parse_override("objective.type=causal")
     (('train.learning_rate', 0.001), ('objective.type', 'causal'))
@@ -136,11 +146,8 @@ def _read(name: str) -> tuple[str, str]:
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key. A budget replaces the recipe's; a new type drops the old one's settings; a path alone
-    stands for a corpus."""
+    """Set a dotted key. A new type of objective drops the old one's settings; a path alone stands for a corpus."""
     *parents, last = key.split(".")
-    if parents == ["budget"]:
-        values["budget"] = {}
     here = values
     for part in parents:
         if isinstance(here.get(part), str) and part in ("corpus", "valid"):

@@ -84,7 +84,9 @@ def pretrain(
     say(f"{out}: {recipe.objective.type}, {size:,} parameters, {len(text.train.tokens):,} training tokens")
     counters = trainer.run(resume=stored is not None)
     result = Run(out, counters, evaluate(trainer.networks), size)
-    write_json(out / "result.json", {"format": FORMAT, "parameters": size, **vars(counters), **result.held_out.summary()})
+    write_json(
+        out / "result.json", {"format": FORMAT, "parameters": size, **vars(counters), **result.held_out.summary()}
+    )
     return result
 
 
@@ -108,7 +110,13 @@ def build(
     )
     networks = nn.ModuleDict({"model": Transformer(recipe.model, objective.heads(), recipe.seed)})
     settings = Settings(
-        train, recipe.budget, recipe.checkpoint, recipe.seed, recipe.precision, choose_device(recipe.device), recipe.compile
+        train,
+        recipe.budget,
+        recipe.checkpoint,
+        recipe.seed,
+        recipe.precision,
+        choose_device(recipe.device),
+        recipe.compile,
     )
     evaluate = evaluator(recipe, text, shape)
     trainer = Trainer(
@@ -127,10 +135,16 @@ def build(
 def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.ModuleDict], HeldOut]:
     """Held-out loss of networks, at noise that is the same in every run: its seed is 0, whatever the recipe's."""
     loader = Loader(
-        text.valid, recipe.objective, text.tokenizer.vocabulary, shape, rows=recipe.train.batch_size, seed=0, shuffle=False
+        text.valid,
+        recipe.objective,
+        text.tokenizer.vocabulary,
+        shape,
+        rows=recipe.train.batch_size,
+        seed=0,
+        shuffle=False,
     )
     counts, limit = np.asarray(text.train.counts), recipe.evaluation.pieces
-    return lambda networks: held_out(networks, loader, text.tokenizer.vocabulary, counts, limit)
+    return lambda networks: held_out(dict(networks.items()), loader, text.tokenizer.vocabulary, counts, limit)
 
 
 def batch_flops(config: ModelConfig, batch: Batch) -> float:
@@ -227,7 +241,9 @@ def _write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
         os.replace(temporary, out / "recipe.yaml")
     except OSError as error:
         free = shutil.disk_usage(out if out.exists() else out.parent).free if out.parent.exists() else 0
-        raise UserError(f"cannot write the run to {out} ({error.strerror}; {free:,} bytes free): give another out=") from error
+        raise UserError(
+            f"cannot write the run to {out} ({error.strerror}; {free:,} bytes free): give another out="
+        ) from error
 
 
 def environment() -> dict[str, Any]:
@@ -267,6 +283,5 @@ def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = N
 def prepared(out: Path, cache: str | Path | None = None) -> Prepared:
     """The tokenized text that a run was trained on, found in the cache or made again."""
     recipe = stored_recipe(out)
-    return prepare(
-        recipe.corpus, recipe.valid, Tokenizer.load(out / "tokenizer.json"), cache_folder(cache), lambda _: None
-    )
+    tokenizer = Tokenizer.load(out / "tokenizer.json")
+    return prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), lambda _: None)

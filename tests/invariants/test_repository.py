@@ -65,7 +65,9 @@ def test_the_trainer_knows_no_model_and_no_objective() -> None:
         assert not imported(path) & {"objectives", "data"}, path
 
 
-@pytest.mark.parametrize("module", ["data.corpus", "data.tokenizer", "data.shards", "data.loader", "objectives", "cli", "recipe"])
+@pytest.mark.parametrize(
+    "module", ["data.corpus", "data.tokenizer", "data.shards", "data.loader", "objectives", "cli", "recipe"]
+)
 def test_reading_text_imports_no_torch(module: str) -> None:
     code = f"import sys, unmask.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

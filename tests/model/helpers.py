@@ -53,9 +53,7 @@ def one_text(tokens: np.ndarray, pattern: Pattern, prefix: int = 3) -> Stream:
     return {"full": record.full, "causal": record.causal, "order": record.right_to_left}[pattern](tokens, start)
 
 
-def laid(
-    texts: Sequence[Stream], rows: Sequence[Sequence[int]], width: int, left: bool = False, **more: Any
-) -> Stream:
+def laid(texts: Sequence[Stream], rows: Sequence[Sequence[int]], width: int, left: bool = False, **more: Any) -> Stream:
     """Texts laid into rows of `width`: `rows` lists which texts share a row. Padding is block 0.
 
     `contiguous` and `isolated` are set as collation would, unless given.

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from unmask.batch import Batch, Head
+from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model.heads import read
+from unmask.model.transformer import Transformer
 
 from .helpers import laid, model_of, one_text, stream_of, tokens_of
 
@@ -62,7 +64,7 @@ def test_unknown_shapes_are_refused() -> None:
     with pytest.raises(UserError, match="reads 3 positions"):
         model_of(heads=[Head("x", arity=3)])
     module = model_of(heads=[Head("x", arity=2, extra=4)]).heads["x"]
-    with pytest.raises(UserError, match="needs Targets.extra"):
+    with pytest.raises(UserError, match=r"needs Targets\.extra"):
         module.features(torch.zeros(1, 2, 32, dtype=torch.float64))
 
 
@@ -108,11 +110,10 @@ def test_appended_queries_start_from_the_query_vector() -> None:
 
 def test_initialisation_is_keyed_by_seed_and_name() -> None:
     """Neither the global generator nor other parameters matter; a deeper model starts alike where names agree."""
-    from unmask.config import ModelConfig
-    from unmask.model.transformer import Transformer
 
     def built(layers: int, seed: int) -> dict[str, torch.Tensor]:
-        return Transformer(ModelConfig(vocab_size=50, hidden_size=32, num_layers=layers), [Head("lm")], seed).state_dict()
+        config = ModelConfig(vocab_size=50, hidden_size=32, num_layers=layers)
+        return Transformer(config, [Head("lm")], seed).state_dict()
 
     before = torch.get_rng_state()
     a, b, c, deep = built(2, 0), built(2, 0), built(2, 1), built(3, 0)

@@ -126,16 +126,27 @@ def _joined(streams: list[Stream]) -> Stream:
 
 def _block_base(stream: Stream, source: Stream | None, place: Placement) -> np.ndarray:
     """(S,) what to add to an example's block ids so that they are unique in its row."""
-    top = np.zeros(len(place.row), np.int64)
-    for s in (stream, source):
-        if s is not None and s.start is not None and len(s.tokens):
-            np.maximum.at(top, np.repeat(np.arange(len(top)), np.diff(s.start)), s.block)
+    top = _blocks(stream)
+    if source is not None:
+        top = np.maximum(top, _blocks(source))
     order = np.lexsort((place.source_at, place.stream_at, place.row))
     run = np.cumsum(top[order]) - top[order]
     first = np.searchsorted(place.row[order], np.arange(place.rows))
     base = np.empty_like(top)
     base[order] = run - run[np.minimum(first, len(run) - 1)][place.row[order]] if len(run) else run
     return base
+
+
+def _blocks(stream: Stream) -> np.ndarray:
+    """(S,) the highest block id of each example, 0 where it has no tokens."""
+    assert stream.start is not None
+    top = np.zeros(len(stream.start) - 1, np.int64)
+    some = np.diff(stream.start) > 0
+    if some.any():
+        if stream.block.min() < 1:
+            raise ValueError("the blocks of an example count from 1; 0 is padding, which collation adds")
+        top[some] = np.maximum.reduceat(stream.block, stream.start[:-1][some])
+    return top
 
 
 def _lay(
@@ -147,48 +158,50 @@ def _lay(
     sizes = np.diff(start)
     used = np.zeros(rows, np.int64)
     np.maximum.at(used, row, at + sizes)
-    length = length or int(used.max(initial=1))
+    fullest = int(used.max(initial=1))
+    length = length or fullest
+    if fullest > length:
+        raise ValueError(f"a row holds {fullest} tokens but its capacity is {length}")
     first = row * length + at + ((length - used)[row] if side == "left" else 0)
-    where = np.repeat(first, sizes) + places(start)
-    example = np.repeat(np.arange(len(sizes)), sizes)
+    where = np.repeat(first - start[:-1], sizes)
+    where += np.arange(len(where))
 
     def scatter(values: np.ndarray, fill: int) -> np.ndarray:
         out = np.full(rows * length, fill, np.int32)
         out[where] = values
         return out.reshape(rows, length)
 
-    block = scatter(stream.block + base[example], 0)
-    positions = scatter(stream.positions, 0)
+    block = scatter(stream.block + np.repeat(base.astype(np.int32), sizes), 0)
     laid = Stream(
         tokens=scatter(stream.tokens, pad),
-        positions=positions,
+        positions=scatter(stream.positions, 0),
         block=block,
         reveal=scatter(stream.reveal, 0),
         horizon=scatter(stream.horizon, 0),
         pattern=stream.pattern,
         isolated=bool((block == block[:, :1]).all() and (block != 0).all()),
-        contiguous=_contiguous(block, positions),
+        contiguous=_contiguous(stream),
     )
     more = {k: scatter(getattr(stream, k), 0) for k in _OPTIONAL if getattr(stream, k) is not None}
     return replace(laid, **more), where
 
 
-def _contiguous(block: np.ndarray, positions: np.ndarray) -> bool:
-    """Inside every block positions rise by one from one index to the next, and the block is one run."""
-    index = np.arange(block.shape[1]) - positions
-    real = block != 0
-    offset: dict[tuple[int, int], int] = {}
-    edges = np.flatnonzero(np.diff(block, axis=1, prepend=-1).ravel())
-    b, idx = block.ravel(), index.ravel()
-    for e in edges.tolist():  # one step for each run of a block
-        if b[e] == 0:
-            continue
-        k = (e // block.shape[1], int(b[e]))
-        if offset.setdefault(k, int(idx[e])) != idx[e]:
-            return False
-    steps = np.diff(positions, axis=1)
-    inside = (block[:, 1:] == block[:, :-1]) & real[:, 1:]
-    return bool((steps[inside] == 1).all())
+def _contiguous(stream: Stream) -> bool:
+    """Inside every block, two positions differ by as much as their indices do.
+
+    An example stays in one piece in its row, so the ragged stream tells it.
+    """
+    start = stream.start
+    assert start is not None
+    offset = places(start) - stream.positions
+    if not offset.any():
+        return True
+    top = int(stream.block.max())
+    blocks = stream.block.astype(np.int64)
+    blocks += np.repeat(np.arange(len(start) - 1) * (top + 1), np.diff(start))
+    of_block = np.zeros((len(start) - 1) * (top + 1), np.int64)
+    of_block[blocks] = offset
+    return bool((of_block[blocks] == offset).all())
 
 
 def _targets(

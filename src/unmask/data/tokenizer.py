@@ -187,14 +187,14 @@ class Tokenizer:
             pieces.extend(cut(text) if self._may_cut else [text])
             first.append(len(pieces))
         try:
-            encoded = self._plain.encode_batch_fast(pieces, add_special_tokens=False)
+            ids = [
+                np.array(encoding.ids, np.int32)
+                for group in _groups(pieces)
+                for encoding in self._plain.encode_batch_fast(group, add_special_tokens=False)
+            ]
         except Exception as error:
             raise UserError(f"the tokenizer cannot encode this text: {error}") from error
-        ids = [np.array(e.ids, np.int32) for e in encoded]
-        return [
-            ids[a] if b == a + 1 else np.concatenate([np.zeros(0, np.int32), *ids[a:b]])
-            for a, b in itertools.pairwise(first)
-        ]
+        return [ids[a] if b == a + 1 else np.concatenate(ids[a:b]) for a, b in itertools.pairwise(first)]
 
     @cached_property
     def _may_cut(self) -> bool:
@@ -362,6 +362,20 @@ def cut(text: str, limit: int = PIECE) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
+
+
+def _groups(pieces: list[str]) -> Iterator[list[str]]:
+    """Runs of pieces of about a million characters: the library needs some 100 bytes for each token of a call."""
+    group: list[str] = []
+    characters = 0
+    for piece in pieces:
+        group.append(piece)
+        characters += len(piece)
+        if characters >= 16 * PIECE:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
 
 
 def _write_json(path: Path, value: Any) -> None:

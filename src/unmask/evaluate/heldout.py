@@ -110,7 +110,9 @@ def unigram_losses(counts: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
     return out
 
 
-def _answers(networks: Mapping[str, Any], batch: Batch, device: torch.device) -> Iterator[tuple[TermKey, np.ndarray, np.ndarray]]:
+def _answers(
+    networks: Mapping[str, Any], batch: Batch, device: torch.device
+) -> Iterator[tuple[TermKey, np.ndarray, np.ndarray]]:
     """(head's key, (n,) losses, (n,) hits) of every head that answers with one token a target."""
     keys = [k for k, h in batch.heads.items() if h.over == "vocabulary" and batch.targets[k].value.ndim == 1]
     if not keys:

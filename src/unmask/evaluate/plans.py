@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unmask.batch import Examples, Rows, Targets, full, starts
+from unmask.batch import Examples, Head, Rows, Targets, full, starts
 from unmask.errors import UserError
-from unmask.objectives.base import LM, Head, Objective, Plan, Sizes, Vocabulary, frame
+from unmask.objectives.base import LM, Objective, Plan, Sizes, Vocabulary, frame
 from unmask.objectives.denoise import SpanCorruption, TextToText, corrupt
 from unmask.objectives.layout import Layout, Pairs, Ragged
 

@@ -168,7 +168,8 @@ def event(
     if objective.plan == "infill":
         after = " and the context" if context else ""
         zero = spell(int(vocabulary.sentinels[0]))
-        return f"sum over tokens of log p(token | all other tokens{after}, {zero} in its place): a pseudo-log-likelihood"
+        given = f"all other tokens{after}, {zero} in its place"
+        return f"sum over tokens of log p(token | {given}): a pseudo-log-likelihood"
     start, kind = spell(vocabulary.need("bos")), layout_of(objective).kind
     given = f"{start} context" if context else start
     if kind == "prefix":

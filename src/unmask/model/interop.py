@@ -1,9 +1,9 @@
 """Hugging Face directories in and out; safetensors only, never pickle.
 
-    import_hf(directory)           → (ModelConfig, state dict, Report)
-    load_hf(directory)             → (Transformer, Report)
-    export_hf(model, directory)    writes config.json and model.safetensors for the stock class
-    check_export(model, directory) reloads them with transformers and compares logits, or refuses (`verify`)
+import_hf(directory)           → (ModelConfig, state dict, Report)
+load_hf(directory)             → (Transformer, Report)
+export_hf(model, directory)    writes config.json and model.safetensors for the stock class
+check_export(model, directory) reloads them with transformers and compares logits, or refuses (`verify`)
 """
 
 from __future__ import annotations

@@ -84,4 +84,4 @@ class RelativeBuckets(nn.Module):
         else:
             difference = k_positions[:, None, :] - q_positions[:, :, None]
         bucket = relative_bucket(difference, self.bidirectional, self.weight.shape[0], self.max_distance)
-        return nn.functional.embedding(bucket, self.weight).permute(0, 3, 1, 2)
+        return nn.functional.embedding(bucket, self.weight).permute(0, 3, 1, 2).contiguous()

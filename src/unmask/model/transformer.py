@@ -141,9 +141,7 @@ class Transformer(nn.Module):
         stream = self.decode(batch.stream, memory, batch.source, generator=generator, explicit=explicit)
         return {"stream": stream, "source": memory}
 
-    def encode(
-        self, source: Stream, generator: torch.Generator | None = None, explicit: bool | None = None
-    ) -> Tensor:
+    def encode(self, source: Stream, generator: torch.Generator | None = None, explicit: bool | None = None) -> Tensor:
         """The source stack's final states (B, S, d)."""
         if self.source is None:
             raise UserError("the batch has a source but the model has one stack: set model.num_source_layers")

@@ -97,7 +97,7 @@ def concrete(family: Family, config: ModelConfig, heads: Mapping[str, str]) -> l
 
 
 def known_heads(heads: Mapping[str, Head]) -> dict[str, str]:
-    """"lm" and "pair" → the names of our modules that families know; `heads` are modules' declarations."""
+    """The modules that families know: "lm" or "pair" → our name. `heads` are the modules' declarations."""
     out: dict[str, str] = {}
     for name, head in heads.items():
         if head.over == "vocabulary" and head.arity == 1:

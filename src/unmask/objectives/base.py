@@ -32,8 +32,11 @@ LM = Head("lm")
 class Vocabulary(Protocol):
     """The ids an objective needs; `unmask.data.special.Vocabulary` is one."""
 
-    size: int
-    sentinels: np.ndarray
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def sentinels(self) -> np.ndarray: ...
 
     def need(self, role: str) -> int: ...
 

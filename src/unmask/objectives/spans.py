@@ -5,34 +5,42 @@ from __future__ import annotations
 import numpy as np
 
 from unmask import keyed
-from unmask.batch import places
+from unmask.batch import places, starts
 
-_COLUMN_BITS = np.uint64(24)
+_LAST = np.uint32(0xFFFFFFFF)
 
 
 def choose(start: np.ndarray, key: np.ndarray, count: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
     """(N,) bool: for each text, `count` (R,) of its eligible positions, every subset equally likely.
 
-    Sorts (40 random bits | column) in rows padded to the longest text, so ties break on the same bits
-    whatever else is in the batch. `count` beyond the eligible positions takes them all.
+    Takes the positions with the smallest 32 random bits, of equal ones the earlier: the bits are a function
+    of key and place, so the choice is the same whatever else is in the batch. `count` beyond the eligible
+    positions takes them all.
     """
     lengths = np.diff(start)
-    r, longest = len(lengths), int(lengths.max(initial=0))
-    picked = np.zeros(int(start[-1]), bool)
-    if not picked.size:
-        return picked
-    column = np.arange(longest, dtype=np.uint64)
-    order = (keyed.bits(key[:, None], column[None]) & ~np.uint64((1 << 24) - 1)) | column
-    ok = column[None] < lengths[:, None].astype(np.uint64)
+    place, row = places(start), np.repeat(np.arange(len(lengths)), lengths)
+    drawn = (keyed.bits(key[row], place) >> np.uint64(32)).astype(np.uint32)
     if eligible is not None:
-        flags = np.zeros((r, longest), bool)
-        flags[np.repeat(np.arange(r), lengths), places(start)] = eligible
-        ok &= flags
-    order = np.where(ok, order, np.uint64(0xFFFFFFFFFFFFFFFF))
-    order.sort(axis=1)
-    take = np.arange(longest)[None] < np.minimum(count, ok.sum(1))[:, None]
-    at = (order & np.uint64((1 << 24) - 1)).astype(np.int64) + start[:-1, None]
-    picked[at[take]] = True
+        drawn[~eligible] = _LAST
+        lengths = np.bincount(row, eligible, len(lengths)).astype(np.int64)
+    count = np.minimum(count, lengths)
+    if not len(count) or count.max() <= 0:
+        return np.zeros(len(drawn), bool)
+    grid = np.full((len(count), int(np.diff(start).max())), _LAST)
+    grid.reshape(-1)[row * grid.shape[1] + place] = drawn
+    grid.sort(axis=1)
+    most = grid[np.arange(len(count)), np.maximum(count, 1) - 1]
+    picked = (drawn <= most[row]) & (count > 0)[row]
+    if eligible is not None:
+        picked &= eligible
+    return picked if picked.sum() == count.clip(0).sum() else _without_ties(picked, drawn == most[row], row, count)
+
+
+def _without_ties(picked: np.ndarray, tied: np.ndarray, row: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """`picked` without the last of the tied positions of each text that has more than `count` (rare)."""
+    excess = np.bincount(row[picked], minlength=len(count)) - count.clip(0)
+    for r in np.flatnonzero(excess).tolist():
+        picked[np.flatnonzero(picked & tied & (row == r))[-excess[r] :]] = False
     return picked
 
 
@@ -41,8 +49,9 @@ def compose(total: np.ndarray, parts: np.ndarray, key: np.ndarray) -> np.ndarray
 
     Needs total >= parts, and total = 0 exactly where parts = 0.
     """
-    start = np.concatenate([[0], np.cumsum(total)]).astype(np.int64)
-    first = places(start) == 0
+    start = starts(total)
+    first = np.zeros(int(start[-1]), bool)
+    first[start[:-1][total > 0]] = True
     cut = choose(start, key, parts - 1, ~first) | first
     at = np.flatnonzero(cut)
     return np.diff(np.append(at, start[-1]))
@@ -72,6 +81,6 @@ def place_spans(length: np.ndarray, noise: np.ndarray, spans: np.ndarray, key: n
         last[np.cumsum(spans + 1) - 1] = True
         gaps[~last] = compose(kept, spans, gap_key)
     runs = np.zeros(int((2 * spans + 1).sum()), np.int64)
-    is_noise = places(np.concatenate([[0], np.cumsum(2 * spans + 1)])) % 2 == 1
+    is_noise = places(starts(2 * spans + 1)) % 2 == 1
     runs[is_noise], runs[~is_noise] = inside, gaps
     return np.repeat(is_noise, runs)

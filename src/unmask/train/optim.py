@@ -36,9 +36,7 @@ class Optimizer:
         self.config = config
         self.named = dict(networks.named_parameters())  # a shared parameter once, under its first name
         muon, adam = split(networks, config)
-        self.muon = (
-            Muon(muon, config.muon_momentum, config.weight_decay, fused_parts(networks)) if muon else None
-        )
+        self.muon = Muon(muon, config.muon_momentum, config.weight_decay, fused_parts(networks)) if muon else None
         self.adam_names = {id(p): name for name, p in adam.items()}
         decayed = [p for p in adam.values() if p.ndim >= 2]
         plain = [p for p in adam.values() if p.ndim < 2]

@@ -1,0 +1,99 @@
+"""What a model reads, from ids and masks or from a text, without an objective: `lm.logits`, `hidden`, `embed`.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.batch import Examples, Rows, Stream, causal, full, prefix
+from unmask.config import ModelConfig
+from unmask.data.special import Vocabulary
+from unmask.errors import UserError
+from unmask.objectives.base import frame
+
+Order = Literal["bidirectional", "causal", "prefix"]
+
+
+def stream_of(
+    ids: Any,
+    order: Order,
+    mask: Any = None,
+    token_type: Any = None,
+    prefix_length: Any = None,
+    device: torch.device | None = None,
+    name: str = "input_ids",
+) -> Stream:
+    """(B, T) ids under a visibility, from lists, numpy or tensors.
+
+    mask           1 = a real token; what is 0 is block 0, wherever it stands. Positions count from a row's first
+                   real token, so padding on either side gives the same answers; no pad id is looked for.
+    prefix_length  for order=prefix: how many real tokens of each row see each other; None = all of them
+    """
+    tokens = _whole(ids, name, device)
+    real = torch.ones_like(tokens) if mask is None else _whole(mask, "attention_mask", device, tokens.shape).ne(0).int()
+    index = torch.arange(tokens.shape[1], dtype=torch.int32, device=tokens.device)
+    first = real.argmax(1, keepdim=True).int()
+    positions = (index - first).clamp(min=0) * real
+    if order == "bidirectional" or (order == "prefix" and prefix_length is None):
+        reveal = torch.zeros_like(positions)
+    elif order == "causal":
+        reveal = positions
+    else:
+        length = torch.as_tensor(prefix_length, dtype=torch.int32, device=tokens.device).reshape(-1, 1)
+        reveal = (positions - length + 1).clamp(min=0)
+    pattern: Literal["full", "causal", "prefix"] = "full" if order == "bidirectional" else order
+    types = None if token_type is None else _whole(token_type, "token_type_ids", device, tokens.shape)
+    return Stream(
+        tokens=torch.where(real != 0, tokens, 0),
+        positions=positions,
+        block=real,
+        reveal=reveal,
+        horizon=reveal.clone(),
+        token_type=types,
+        pattern=pattern,
+        isolated=bool((real != 0).all()),
+    )
+
+
+def _whole(values: Any, name: str, device: torch.device | None, shape: torch.Size | None = None) -> Tensor:
+    """(B, T) int32; one row may come as (T,)."""
+    try:
+        tensor = torch.as_tensor(np.asarray(values) if isinstance(values, (list, tuple)) else values)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name} must hold whole numbers in rows of equal length: {error}") from error
+    tensor = tensor[None] if tensor.dim() == 1 else tensor
+    if tensor.dim() != 2 or tensor.is_floating_point() or 0 in tensor.shape:
+        raise UserError(f"{name} must be (rows, tokens) of whole numbers, not {tuple(tensor.shape)} {tensor.dtype}")
+    if shape is not None and tensor.shape != shape:
+        raise UserError(f"{name} is {tuple(tensor.shape)} but input_ids are {tuple(shape)}: give one value a token")
+    return tensor.to(device=device, dtype=torch.int32)
+
+
+def framed(rows: Rows, config: ModelConfig, vocabulary: Vocabulary) -> Examples:
+    """Texts as the stack that reads them saw them in training, one stream each.
+
+        two stacks      text [EOS], for the encoder
+        bidirectional   [CLS] text [SEP]
+        causal, prefix  [BOS] text; a prefix model sees all of it both ways
+    """
+    if config.num_source_layers:
+        text = frame(rows, after=vocabulary.need("eos"))
+        return Examples(full(text.tokens, text.start), {})
+    if config.visibility == "bidirectional":
+        text = frame(rows, vocabulary.need("cls"), vocabulary.need("sep"))
+        return Examples(full(text.tokens, text.start), {})
+    text = frame(rows, before=vocabulary.need("bos"))
+    if config.visibility == "causal":
+        return Examples(causal(text.tokens, text.start), {})
+    return Examples(prefix(text.tokens, text.start, text.lengths), {})
+
+
+def frame_size(config: ModelConfig) -> int:
+    """How many control tokens `framed` adds to a text."""
+    return 2 if config.visibility == "bidirectional" and not config.num_source_layers else 1

@@ -1,0 +1,82 @@
+"""Every command of the README runs, on small text with tiny budgets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+def commands() -> list[str]:
+    return [line for block in blocks("bash") for line in block.splitlines() if line.startswith("unmask ")]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from pydoc_data.topics import topics
+
+    folder = tmp_path_factory.mktemp("readme")
+    text = "\n\n".join(t for _, t in sorted(topics.items()))[:60_000]
+    (folder / "my.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def tiny(command: str) -> list[str]:
+    """The command with a budget of two steps and a small vocabulary in place of minutes."""
+    words = shlex.split(command.replace("budget.minutes=5", "budget.steps=2 evaluation.pieces=4"))
+    if words[1] == "pretrain" and not any(w.startswith("tokenizer.type") for w in words):
+        words.append("tokenizer.vocab_size=600")
+    return words[1:]
+
+
+def run(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "UNMASK_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"}
+    code = "import sys; from unmask.cli import main; sys.argv[0] = 'unmask'; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=place, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_the_readme_names_what_users_need() -> None:
+    assert len(commands()) >= 10
+    for verb in ("pretrain", "evaluate", "fill", "generate", "score", "export", "import", "inspect", "resume"):
+        assert any(f"unmask {verb} " in c for c in commands()), verb
+
+
+def test_commands_run_in_order(place: Path) -> None:
+    for command in commands():
+        words = [w.replace("limit", "limit") for w in tiny(command)]
+        if words[0] == "evaluate":
+            words += ["--limit", "16", "--json"]
+        done = run(words, place)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stdout.strip(), command
+        if words[0] == "evaluate":
+            result = json.loads(done.stdout)
+            assert result["label"] == "pseudo bits per byte" and result["value"] > 0
+
+
+def test_python_example_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("UNMASK_CACHE", str(place / "cache"))
+    code = blocks("python")[0].replace("budget__steps=20", "budget__steps=2, tokenizer__vocab_size=600")
+    exec(compile(code, "README.md", "exec"), {})
+    assert (place / "runs" / "python-hf" / "config.json").exists()
+
+
+def test_six_files_of_the_reading_order_exist() -> None:
+    names = re.findall(r"^\d\. `(src/unmask/[\w/]+\.py)`", README, re.M)
+    assert len(names) == 6 and all((ROOT / n).exists() for n in names)

@@ -36,8 +36,6 @@ RunOrDir = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value a line.")]
 
-_RUN_KEYS = ("out", "resume", "cache")
-
 
 @app.command()
 def pretrain(
@@ -47,13 +45,14 @@ def pretrain(
     overrides: Overrides = None,
 ) -> None:
     """Train a model on your text: unmask pretrain encoder-small corpus=my.txt out=runs/a budget.minutes=5"""
-    from unmask.recipe import load_recipe, parse_override
+    from unmask.recipe import load_recipe
 
-    own, settings = {}, []
+    own: dict[str, str] = {}
+    settings = []
     for text in overrides or []:
-        key = text.partition("=")[0]
-        if key in _RUN_KEYS:
-            own[key] = parse_override(text)[1] if key != "out" else text.partition("=")[2]
+        key, _, value = text.partition("=")
+        if key in ("out", "resume", "cache"):
+            own[key] = value
         else:
             settings.append(text)
     loaded = load_recipe(recipe, settings)
@@ -61,7 +60,7 @@ def pretrain(
         raise UserError("no place for the run: give out=DIR")
     from unmask.run import pretrain as run
 
-    _print_run(run(loaded, **own))
+    _print_run(run(loaded, out=own["out"], resume=own.get("resume", "never"), cache=own.get("cache")))
 
 
 @app.command()
@@ -89,9 +88,9 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a model."""
-    from unmask.lm import load
+    from unmask.run import evaluate as measure
 
-    result = load(run).evaluate(suite, text=text, limit=limit)
+    result = measure(run, suite, text=text, limit=limit)
     if as_json:
         return _emit(result)
     for key, value in result.items():

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from unmask.errors import UserError
 from unmask.lm import LM, load
-from unmask.run import Run, pretrain, read_held_out_text
+from unmask.run import Run, evaluate, pretrain, read_held_out_text
 
 RECIPES = ("encoder-small", "decoder-small", "prefix-small", "encdec-small")
 TOKENS = 400_000
@@ -73,7 +73,7 @@ def _one(recipe: str, corpus: str, out: Path, tokens: float) -> Shown:
     place = out / recipe
     run = pretrain(recipe, out=place, corpus=corpus, **{"budget.tokens": tokens, **OVERRIDES})
     lm = load(place)
-    bits = lm.evaluate("bpb", limit=512)
+    bits = evaluate(place, "bpb", limit=512)
     report = lm.export(out / f"{recipe}-hf")
     return Shown(recipe, run, bits, report["difference"], _sample(lm, read_held_out_text(place)))
 

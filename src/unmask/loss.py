@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from unmask.batch import Batch, Head, Targets, TermKey
 
@@ -140,9 +141,9 @@ def linear_cross_entropy(
     while its logits are there. Under autocast the products run in bf16, softmax and sums in fp32.
     """
     if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(dtype), weight.to(dtype)
-    result: Tensor = _LinearCrossEntropy.apply(x, weight, bias, value, w, cap)  # type: ignore[no-untyped-call]
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
+    result: Tensor = _LinearCrossEntropy.apply(x, weight, bias, value, w, cap, learns)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -154,35 +155,46 @@ def _chunk(v: int) -> int:
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        value: Tensor,
+        w: Tensor,
+        cap: float | None,
+        learns: bool,
     ) -> Tensor:
-        need = any(t is not None and t.requires_grad for t in (x, weight, bias))
+        """`learns` says whether gradients are wanted: inside a Function grad mode is always off."""
+        table = weight.to(x.dtype)
         total = torch.zeros((), dtype=torch.float32 if x.dtype != torch.float64 else torch.float64, device=x.device)
-        dx = torch.empty_like(x) if need else None
-        dweight = torch.zeros_like(weight) if need else None
-        dbias = torch.zeros_like(bias) if need and bias is not None else None
+        dx = torch.empty_like(x) if learns else None
+        dweight = torch.zeros_like(weight) if learns else None
+        dbias = torch.zeros_like(bias) if learns and bias is not None else None
         for i in range(0, len(x), _chunk(len(weight))):
             part = slice(i, i + _chunk(len(weight)))
-            probability, losses, slope = _softmax(x[part], weight, bias, value[part], cap)
+            probability, losses, slope = _softmax(x[part], table, bias, value[part], cap)
             total += (losses * w[part]).sum()
             if dx is None or dweight is None:
                 continue
-            probability[torch.arange(len(probability)), value[part]] -= 1
+            at_value = value[part][:, None]
+            probability.scatter_add_(1, at_value, probability.new_full(at_value.shape, -1.0))
             probability *= w[part][:, None]
-            grad = (probability if slope is None else probability * slope).to(x.dtype)
-            dx[part] = grad @ weight
-            dweight.addmm_(grad.t(), x[part])
+            grad = (probability if slope is None else probability.mul_(slope)).to(x.dtype)
+            dx[part] = grad @ table
+            if grad.dtype == dweight.dtype:
+                dweight.addmm_(grad.t(), x[part])
+            else:  # bf16 products are added in fp32: a bf16 sum over chunks would lose a bit for every four
+                dweight += grad.t() @ x[part]
             if dbias is not None:
                 dbias += grad.sum(0)
-        ctx.grads = (dx, dweight, dbias)
+        ctx.save_for_backward(dx, dweight, dbias)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scale = grads[0]
-        dx, dweight, dbias = (None if g is None else g * scale.to(g.dtype) for g in ctx.grads)
-        ctx.grads = None
-        return dx, dweight, dbias, None, None, None
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        dx, dweight, dbias = (None if g is None else g * scale for g in ctx.saved_tensors)
+        return dx, dweight, dbias, None, None, None, None
 
 
 def _softmax(

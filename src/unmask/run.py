@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +18,15 @@ import yaml
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.config import ModelConfig
+from unmask.config import CorpusConfig, ModelConfig
+from unmask.data.corpus import read
 from unmask.data.loader import Loader
 from unmask.data.shards import Prepared, prepare
 from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
+from unmask.evaluate import suites
 from unmask.evaluate.heldout import HeldOut, held_out
+from unmask.lm import load
 from unmask.loss import forward_heads
 from unmask.model.spec import flops, parameters
 from unmask.model.transformer import Transformer
@@ -36,8 +39,6 @@ from unmask.train.trainer import Counters, Settings, Trainer
 
 FORMAT = 1
 """Version of the run directory's layout."""
-
-Resume = Literal["never", "auto", "must"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def pretrain(
     recipe: str | Path | Recipe,
     *,
     out: str | Path,
-    resume: Resume = "never",
+    resume: str = "never",
     cache: str | Path | None = None,
     say: Callable[[str], None] | None = None,
     **overrides: Any,
@@ -192,7 +193,7 @@ def stored_recipe(out: Path) -> Recipe:
     return validate(values, str(path))
 
 
-def _stored(out: Path, resume: Resume) -> Recipe | None:
+def _stored(out: Path, resume: str) -> Recipe | None:
     """The recipe of the run in `out` that is to be continued, or None to start one."""
     if resume not in ("never", "auto", "must"):
         raise UserError(f"resume={resume} is none of never, auto, must")
@@ -272,6 +273,24 @@ def read_metrics(out: Path) -> Iterable[dict[str, Any]]:
     with open(out / "metrics.jsonl", encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)
+
+
+def evaluate(
+    model: str | Path,
+    suite: str = "bpb",
+    text: str | None = None,
+    limit: int | None = None,
+    cache: str | Path | None = None,
+) -> dict[str, Any]:
+    """Measure a run or a Hugging Face directory by a suite, on a text file or on the run's held-out part."""
+    lm = load(model)
+    if text is not None:
+        documents = (d.text for d in read(CorpusConfig(path=text)))
+        return dict(suites.evaluate(lm, suite, suites.encode(lm, documents), None, limit))
+    if not (Path(model) / "environment.json").exists():
+        raise UserError(f"{model} is no run with a held-out text of its own: give a text to evaluate on")
+    own = prepared(Path(model), cache)
+    return dict(suites.evaluate(lm, suite, own.valid, np.asarray(own.train.counts), limit))
 
 
 def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = None) -> str:

@@ -26,14 +26,13 @@ SETTINGS = [
     "evaluation.pieces=8",
     "seed=3",
 ]
-CODE = "import sys; from unmask.cli import main; sys.argv[0] = 'unmask'; main()"
 
 
 def start(out: Path, corpus: Path, mode: str) -> subprocess.Popen[str]:
     words = ["pretrain", "encoder-small", f"corpus={corpus}", f"out={out}", f"resume={mode}", *SETTINGS]
     environment = {**os.environ, "UNMASK_CACHE": str(corpus.parent / "cache"), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-c", CODE, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "unmask", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 

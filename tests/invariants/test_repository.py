@@ -24,6 +24,7 @@ LEVELS = [
     {"lm", "run", "describe"},
     {"demo"},
     {"cli"},
+    {"__main__"},
 ]
 RANK = {name: k for k, names in enumerate(LEVELS) for name in names}
 

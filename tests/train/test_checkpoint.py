@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -19,8 +17,6 @@ from safetensors import safe_open
 from unmask.errors import UserError
 from unmask.train import checkpoint
 from unmask.train.hooks import Evaluation
-
-HERE = Path(__file__).parent
 
 
 def steps(out: Path) -> list[int]:
@@ -37,6 +33,16 @@ def test_content(tmp_path) -> None:
     state = checkpoint.read_state(place)
     assert state["format"] == 1 and state["step"] == 4 and state["tokens"] == 192
     assert state["plan"]["total_steps"] == 4 and state["plan"]["precision"] == "fp32"
+
+
+def test_every_file_is_flushed_before_the_rename_that_shows_it(tmp_path, monkeypatch) -> None:
+    events = []
+    sync, rename = checkpoint._sync, os.rename
+    monkeypatch.setattr(checkpoint, "_sync", lambda p: (events.append(p.name), sync(p)))
+    monkeypatch.setattr(os, "rename", lambda a, b: (events.append("rename"), rename(a, b)))
+    checkpoint.write(tmp_path / "checkpoints", 1, toy.networks(), {}, {})
+    files = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+    assert events == [*files, ".writing-step-1", "rename", "checkpoints"]
 
 
 def test_t13_shared_tensor_is_stored_once_and_its_names_are_told(tmp_path) -> None:
@@ -141,25 +147,16 @@ def test_t10_quota_of_the_operating_system(tmp_path) -> None:
     """A limit on the file size stands for the full disk: the kernel refuses in the middle of a real write."""
     toy.trainer(tmp_path, steps=4).run()
     size = (tmp_path / "checkpoints" / "step-4" / "optimizer.safetensors").stat().st_size
-    code = (
-        "import toy, pathlib, sys\n"
-        "from unmask.errors import UserError\n"
-        "t = toy.trainer(pathlib.Path(sys.argv[1]), steps=8, budget={'steps': 4})\n"
-        "t._restore(); t._decide()\n"
-        "from unmask.train import checkpoint\n"
-        "try: checkpoint.write(t.checkpoints, 5, t.networks, t.optimizer.state_tensors(), {})\n"
-        "except UserError as e: print(e)\n"
-    )
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1))
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], preexec_fn=limit, env=environment(), capture_output=True, text=True
-    )
-    assert "no room to write" in run.stdout, run.stderr
+    t = toy.trainer(tmp_path, steps=4)
+    t.run(resume=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))
+    try:
+        with pytest.raises(UserError, match="no room to write"):
+            checkpoint.write(t.checkpoints, 5, t.networks, t.optimizer.state_tensors(), {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-1", "step-2", "step-4"]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "OMP_NUM_THREADS": "1"}
 
 
 # ---------------------------------------------------------------- damage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -15,7 +16,6 @@ import pytest
 import torch
 import toy
 from safetensors.torch import load_file
-from test_checkpoint import environment
 
 from unmask.train import checkpoint
 from unmask.train.hooks import Evaluation, Metrics
@@ -57,7 +57,8 @@ def uncut(tmp_path_factory) -> Path:
 def run_with_deaths(out: Path, options: dict) -> int:
     """The toy in processes of its own, killed after each of `lives` seconds; how many were killed at work."""
     program = [sys.executable, str(Path(toy.__file__)), str(out), json.dumps(options)]
-    done = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

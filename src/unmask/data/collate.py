@@ -171,13 +171,14 @@ def _lay(
         out[where] = values
         return out.reshape(rows, length)
 
+    reveal = scatter(stream.reveal, 0)
     block = scatter(stream.block + np.repeat(base.astype(np.int32), sizes), 0)
     laid = Stream(
         tokens=scatter(stream.tokens, pad),
         positions=scatter(stream.positions, 0),
         block=block,
-        reveal=scatter(stream.reveal, 0),
-        horizon=scatter(stream.horizon, 0),
+        reveal=reveal,
+        horizon=reveal.copy() if stream.horizon is stream.reveal else scatter(stream.horizon, 0),
         pattern=stream.pattern,
         isolated=bool((block == block[:, :1]).all() and (block != 0).all()),
         contiguous=_contiguous(stream),

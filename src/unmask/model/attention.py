@@ -82,8 +82,9 @@ def _view(mask: Tensor, bias: Tensor | None, heads: int, dtype: torch.dtype, exp
     # -inf would make NaN of a row without keys; a low number makes a mean of it, which `sees` turns into 0
     lowest = torch.finfo(dtype).min / 2
     added = torch.zeros((), dtype=dtype, device=mask.device) if bias is None else bias.to(dtype)
-    added = added.masked_fill(~mask, lowest).expand(rows, heads, queries, keys).reshape(rows * heads, queries, keys)
+    added = added.masked_fill(~mask, lowest).expand(rows, heads, queries, keys)
     sees = mask.any(-1, keepdim=True)
+    added = added.reshape(rows * heads, queries, keys).contiguous()
     return View(True, added, None if bool(sees.all()) else sees.to(dtype))
 
 

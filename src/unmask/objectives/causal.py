@@ -6,8 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from unmask.batch import Examples, Rows, Targets, causal, starts
+from unmask.batch import Examples, Rows, Targets, causal
 from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary, frame
+from unmask.objectives.layout import Ragged, shifted
 
 
 class Causal(Objective):
@@ -35,9 +36,6 @@ class Causal(Objective):
         return Sizes(of.lengths + of.ends)
 
     def __call__(self, rows: Rows, vocabulary: Vocabulary) -> Examples:
-        framed = frame(rows, before=vocabulary.need("bos"), at_end=vocabulary.need("eos"))
-        last = np.zeros(len(framed.tokens), bool)
-        last[framed.start[1:] - 1] = True
-        stream = causal(framed.tokens[~last], starts(framed.lengths - 1))
-        target = framed.tokens[framed.place > 0]
-        return Examples(stream, {"lm": Targets.at(np.arange(len(target)), target)})
+        text = frame(rows, at_end=vocabulary.need("eos"))
+        stream = causal(shifted(Ragged(text.tokens, text.start), vocabulary.need("bos")), text.start)
+        return Examples(stream, {"lm": Targets.at(np.arange(len(text.tokens)), text.tokens)})

@@ -62,7 +62,7 @@ class Layout(Strict):
     def __call__(self, pairs: Pairs, vocabulary: Vocabulary) -> Examples:
         bos = vocabulary.need("bos")
         if self.kind == "encdec":
-            stream = causal(_shifted(pairs.target, bos), pairs.target.start)
+            stream = causal(shifted(pairs.target, bos), pairs.target.start)
             return Examples(
                 stream,
                 {"lm": Targets.at(np.arange(len(pairs.target.tokens)), pairs.target.tokens)},
@@ -76,12 +76,12 @@ class Layout(Strict):
         whole = np.empty(start[-1], np.int32)
         in_source = places(start) < np.repeat(s, s + t)
         whole[in_source], whole[~in_source] = pairs.source.tokens, pairs.target.tokens
-        tokens = _shifted(Ragged(whole, start), bos)
+        tokens = shifted(Ragged(whole, start), bos)
         stream: Stream = causal(tokens, start) if self.kind == "causal" else prefix(tokens, start, s + 1)
         return Examples(stream, {"lm": Targets.at(np.flatnonzero(~in_source), pairs.target.tokens)})
 
 
-def _shifted(text: Ragged, first: int) -> np.ndarray:
+def shifted(text: Ragged, first: int) -> np.ndarray:
     """Each text moved one to the right behind `first`, without its last token."""
     tokens = np.empty_like(text.tokens)
     tokens[1:] = text.tokens[:-1]

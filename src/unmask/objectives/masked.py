@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from unmask import keyed
-from unmask.config import Visibility
 from unmask.batch import Examples, Rows, Targets, full
+from unmask.config import Visibility
 from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocabulary, frame
 from unmask.objectives.spans import choose
 

@@ -16,8 +16,11 @@ from unmask.errors import UserError
 
 Precision = Literal["auto", "fp32", "bf16"]
 
-BF16_WIDTH = 128
-"""Hidden size from which bf16 autocast gains on a CPU with bf16 instructions."""
+BF16_WIDTH = 64
+"""Hidden size from which bf16 autocast is chosen on a CPU with bf16 instructions.
+
+Measured on one core with avx512_bf16, 4 layers, forward + backward, fp32 time / bf16 time: 1.6 to 2.2 from width
+64 to 256 (32 × 128 tokens), 1.3 at width 64 with 16 × 64 tokens, between 0.8 and 1.4 below."""
 
 
 def choose_device(name: str = "auto") -> torch.device:

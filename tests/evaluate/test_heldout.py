@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.batch import starts
+from unmask.data.loader import Loader
+from unmask.errors import UserError
+from unmask.evaluate.heldout import held_out, unigram_losses
+from unmask.loss import forward_heads
+from unmask.objectives.base import Shape
+from unmask.train.devices import to_device
+
+from .helpers import OBJECTIVES, model_of, stub_of, tokenizer
+
+TEXTS = ["the cat sat", "a dog", "the log, the mat and the cat", "on", "a", "sat on the mat", "the dog", "cat", "log"]
+
+
+@dataclass(frozen=True)
+class Text:
+    tokens: np.ndarray
+    documents: np.ndarray
+
+
+def text_of(texts: list[str]) -> Text:
+    ids = tokenizer().encode_batch(texts)
+    return Text(np.concatenate(ids), starts([len(i) for i in ids]))
+
+
+def loader_of(name: str, rows: int = 4, texts: list[str] = TEXTS) -> Loader:
+    objective = OBJECTIVES[name]
+    shape = objective.shape(24, 24)
+    return Loader(text_of(texts), objective, tokenizer().vocabulary, shape, rows=rows, seed=0, shuffle=False)
+
+
+COUNTS = np.bincount(text_of(TEXTS).tokens, minlength=tokenizer().vocabulary.size)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_t20_batch_size_changes_nothing(name: str) -> None:
+    lm = model_of(name)
+    results = [held_out({"model": lm.network}, loader_of(name, rows), lm.vocabulary, COUNTS) for rows in (1, 4, 64)]
+    for r in results[1:]:
+        assert r.loss == pytest.approx(results[0].loss, rel=1e-6)
+        assert r.structural_loss == pytest.approx(results[0].structural_loss, rel=1e-6)
+        assert r.interval == pytest.approx(results[0].interval, rel=1e-6)
+        assert (r.content_targets, r.structural_targets) == (results[0].content_targets, results[0].structural_targets)
+        assert r.unigram_floor == pytest.approx(results[0].unigram_floor, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_content_and_structural_losses_make_up_the_training_loss(name: str) -> None:
+    lm, loader = model_of(name), loader_of(name)
+    networks = {"model": lm.network}
+    sums = norms = 0.0
+    for batch in loader.once():
+        with torch.no_grad():
+            for term in forward_heads(networks, to_device(batch, torch.device("cpu"))).values():
+                sums, norms = sums + float(term.sum), norms + term.norm
+    r = held_out(networks, loader, lm.vocabulary, COUNTS)
+    structural = (r.structural_loss or 0.0) * r.structural_targets
+    assert r.content_targets + r.structural_targets == norms
+    assert r.loss * r.content_targets + structural == pytest.approx(sums, rel=1e-5)
+    if name == "masked":
+        assert r.structural_targets == 0 and r.structural_loss is None
+    if name == "causal":  # an end token a document
+        assert r.structural_targets == len(TEXTS) and r.content_targets == len(text_of(TEXTS).tokens)
+
+
+def test_the_numbers_of_a_stub_are_known() -> None:
+    lm, log_p = stub_of("causal")
+    tokens, v = text_of(TEXTS).tokens, lm.vocabulary
+    r = held_out({"model": lm.network}, loader_of("causal"), v, COUNTS)
+    assert r.loss == pytest.approx(-log_p[tokens].mean(), rel=1e-6)
+    assert r.structural_loss == pytest.approx(-log_p[v.need("eos")], rel=1e-6)
+    p = (COUNTS[v.ordinary] + 1) / (COUNTS[v.ordinary].sum() + len(v.ordinary))
+    assert p.sum() == pytest.approx(1)
+    number = {int(t): k for k, t in enumerate(v.ordinary)}
+    assert r.unigram_floor == pytest.approx(-np.log([p[number[int(t)]] for t in tokens]).mean(), rel=1e-9)
+    assert r.accuracy == pytest.approx((tokens == log_p.argmax()).mean())
+    assert r.interval is not None and r.interval[0] < r.loss < r.interval[1]
+    assert r.pieces == len(loader_of("causal").pieces)
+    assert set(r.figures()) == {"loss", "accuracy", "unigram_floor", "structural_loss"}
+    assert unigram_losses(COUNTS, v)[v.specials].sum() == 0
+
+
+def test_modes_and_random_numbers_stay_as_they_were() -> None:
+    lm = model_of("masked")
+    lm.network.train()
+    lm.network.stack.layers[0].eval()
+    modes = [m.training for m in lm.network.modules()]
+    state = torch.get_rng_state()
+    first = held_out({"model": lm.network}, loader_of("masked"), lm.vocabulary, COUNTS)
+    assert held_out({"model": lm.network}, loader_of("masked"), lm.vocabulary, COUNTS) == first
+    assert [m.training for m in lm.network.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(p.grad is None for p in lm.network.parameters())
+
+
+def test_a_limit_reads_the_first_pieces_and_nothing_to_measure_is_said() -> None:
+    lm = model_of("causal")
+    r = held_out({"model": lm.network}, loader_of("causal"), lm.vocabulary, COUNTS, limit=2)
+    assert r.pieces == 2 and r.content_targets == len("the cat sat") + len("a dog")
+    counts_of_specials = Text(np.full(4, lm.vocabulary.need("eos")), np.array([0, 4]))
+    loader = Loader(counts_of_specials, OBJECTIVES["causal"], lm.vocabulary, Shape(24), rows=2, seed=0)
+    with pytest.raises(UserError, match="no content target"):
+        held_out({"model": lm.network}, loader, lm.vocabulary, COUNTS)
+
+
+def test_t19_logits_are_never_kept() -> None:
+    """16 × 512 masked tokens over 30,000 entries: all logits would be 4 × 150 MB (15 % of positions), ours are 16."""
+    size = 30_000
+    lm, _ = stub_of("masked", max_position=512)
+    network: Any = lm.network
+    network.heads["lm"].logits = torch.zeros(size)
+    text = Text(np.tile(np.arange(7, 263, dtype=np.int32), 60), np.array([0, 60 * 256]))
+    loader = Loader(text, OBJECTIVES["masked"], lm.vocabulary, Shape(512), rows=32, seed=0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    r = held_out({"model": network}, loader, lm.vocabulary, COUNTS)
+    assert r.loss == pytest.approx(np.log(size), rel=1e-6)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000  # kB; all logits take 276 MB

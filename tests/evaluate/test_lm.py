@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from unmask.errors import UserError
+from unmask.lm import LM, import_run, load
+from unmask.train import checkpoint
+
+from .helpers import OBJECTIVES, model_of, tokenizer
+
+IDS = [[9, 10, 11, 12, 13, 14], [20, 21, 22, 23, 24, 25]]
+BERT = {
+    "family": "bert", "token_types": 2, "norm_position": "post", "norm_eps": 1e-12, "embedding_norm": True,
+    "final_norm": False, "head_transform": True, "head_bias": True,
+}  # fmt: skip
+GPT2 = {"family": "gpt2", "activation": "gelu_tanh"}
+T5 = {
+    "family": "t5", "positions": "t5", "norm": "rms", "norm_eps": 1e-6, "activation": "geglu_tanh",
+    "attention_bias": False, "mlp_bias": False, "attention_scale": 1.0, "tied_head": False,
+}  # fmt: skip
+FAMILIES = {"masked": BERT, "causal": GPT2, "prefix": GPT2, "spans": T5}
+
+
+def written_run(lm: LM, place: Path, steps: tuple[int, ...] = (3,)) -> Path:
+    """A run directory as `run.pretrain` leaves it, as far as loading goes."""
+    place.mkdir()
+    assert lm.tokenizer is not None and lm.objective is not None
+    values = {"model": lm.config.model_dump(mode="json"), "objective": lm.objective.model_dump(mode="json")}
+    (place / "recipe.yaml").write_text(yaml.safe_dump(values))
+    lm.tokenizer.save(place / "tokenizer.json")
+    for step in steps:
+        state = {"step": step, "best_step": steps[0]}
+        checkpoint.write(place / "checkpoints", step, nn.ModuleDict({"model": lm.network}), {}, state)
+    return place
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_run_loads_with_the_same_scores(name: str, tmp_path: Path) -> None:
+    lm = model_of(name)
+    again = load(written_run(lm, tmp_path / "run"), device="cpu")
+    assert again.objective == lm.objective and again.config == lm.config
+    assert again.score(["the cat", "a"]) == lm.score(["the cat", "a"])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_exports_load_again_and_equal_transformers(name: str, tmp_path: Path) -> None:
+    lm = model_of(name, **FAMILIES[name])  # type: ignore[arg-type]
+    report = lm.export(tmp_path / "hf")
+    assert report["difference"] < 1e-4 and report["left_out"] == []
+    again = load(tmp_path / "hf", device="cpu")
+    assert again.objective == lm.objective and again.config.visibility == lm.config.visibility
+    for a, b in zip(again.score(["the cat sat", "a"]), lm.score(["the cat sat", "a"]), strict=True):
+        assert a.each == pytest.approx(b.each, rel=1e-4) and a.event == b.event
+    with pytest.raises(UserError, match="already holds files"):
+        lm.export(tmp_path / "hf")
+    import transformers
+
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert theirs.encode("the cat", add_special_tokens=False) == tokenizer().encode("the cat").tolist()
+
+
+def test_a_hugging_face_directory_becomes_a_run(tmp_path: Path) -> None:
+    lm = model_of("spans", **T5)  # type: ignore[arg-type]
+    lm.export(tmp_path / "hf")
+    settings = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps({**settings, "decoder_start_token_id": 0}))
+    hf = load(tmp_path / "hf", device="cpu")
+    assert hf.vocabulary.bos == 0 and "[PAD]" not in hf.score("a")[0].event
+    run = load(import_run(tmp_path / "hf", tmp_path / "run"), device="cpu")
+    assert run.vocabulary.bos == 0 and run.objective == lm.objective
+    assert run.score("the cat")[0].each == pytest.approx(hf.score("the cat")[0].each, rel=1e-6)
+    assert run.score("the cat")[0].each != pytest.approx(lm.score("the cat")[0].each, rel=1e-3)  # another start token
+    with pytest.raises(UserError, match="already exists"):
+        import_run(tmp_path / "hf", tmp_path / "run")
+
+
+def test_checkpoints_are_chosen_and_damaged_ones_passed_over(tmp_path: Path) -> None:
+    lm = model_of("causal")
+    place = written_run(lm, tmp_path / "run", steps=(4, 8))
+    with torch.no_grad():
+        lm.network.embedding.weight += 1
+    state = {"step": 9, "best_step": 4}
+    checkpoint.write(place / "checkpoints", 9, nn.ModuleDict({"model": lm.network}), {}, state)
+    last, best, four = load(place), load(place, "best"), load(place, 4)
+    assert torch.equal(best.network.embedding.weight, four.network.embedding.weight)
+    assert not torch.equal(last.network.embedding.weight, four.network.embedding.weight)
+    with pytest.raises(UserError, match="no checkpoint '5': its whole checkpoints are at steps 4, 8, 9"):
+        load(place, 5)
+    (place / "checkpoints" / "step-9" / "model.safetensors").write_bytes(b"half")
+    assert torch.equal(load(place).network.embedding.weight, four.network.embedding.weight)
+
+
+def test_what_is_no_model_is_said(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "is no model"), (tmp_path / "absent", "does not exist")):
+        with pytest.raises(UserError, match=message):
+            load(path)
+    run = tmp_path / "run"
+    run.mkdir()
+    for content in ("objective: {type: causal}", "model: {hidden_size: 3.5}\nobjective: {type: causal}", "- a", "{"):
+        (run / "recipe.yaml").write_text(content)
+        with pytest.raises(UserError, match="does not describe a run"):
+            load(run)
+    lm = model_of("causal")
+    place = written_run(lm, tmp_path / "small", steps=())
+    with pytest.raises(UserError, match="without a whole checkpoint"):
+        load(place)
+
+
+def test_d18_a_tokenizer_larger_than_the_table_is_refused(tmp_path: Path) -> None:
+    size = tokenizer().vocabulary.size
+    place = written_run(model_of("causal", vocab_size=size - 3), tmp_path / "run")
+    with pytest.raises(UserError, match=f"{size} entries but the model's table {size - 3} rows"):
+        load(place)
+    assert load(written_run(model_of("causal", vocab_size=size + 21), tmp_path / "padded")).config.vocab_size > size
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "t5"])
+@pytest.mark.parametrize("name", ["masked", "causal", "prefix", "spans"])
+def test_f12_logits_do_not_depend_on_padding(name: str, positions: str) -> None:
+    lm = model_of(name, positions=positions)
+    more = {"decoder_input_ids": [[2, 30, 31]]} if name == "spans" else {}
+    short = lm.logits([IDS[0][:3]], **more)[0]
+    both = {k: [*v, [2, 40, 41]] for k, v in more.items()}
+    right = lm.logits([[*IDS[0][:3], 0, 0, 0], IDS[1]], [[1, 1, 1, 0, 0, 0], [1] * 6], **both)[0]
+    left = lm.logits([[0, 0, 0, *IDS[0][:3]], IDS[1]], [[0, 0, 0, 1, 1, 1], [1] * 6], **both)[0]
+    real = slice(0, 3)
+    torch.testing.assert_close(right[real], short, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(left[slice(0, 3) if more else slice(3, 6)], short, rtol=1e-4, atol=1e-5)
+
+
+def test_f11_a_pad_id_without_a_mask_is_a_token() -> None:
+    lm = model_of("masked")
+    pad = lm.vocabulary.need("pad")
+    seen = lm.logits([[9, 10, pad]])[0, 0]
+    hidden = lm.logits([[9, 10, pad]], [[1, 1, 0]])[0, 0]
+    assert not torch.allclose(seen, hidden, atol=1e-3)
+    torch.testing.assert_close(hidden, lm.logits([[9, 10]])[0, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_logits_take_lists_arrays_and_tensors_and_name_what_is_wrong() -> None:
+    lm = model_of("causal")
+    a = lm.logits(IDS)
+    assert a.shape == (2, 6, lm.config.vocab_size)
+    assert torch.equal(a, lm.logits(np.array(IDS))) and torch.equal(a, lm.logits(torch.tensor(IDS)))
+    torch.testing.assert_close(lm.logits(IDS[0]), a[:1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lm.logits([IDS[0][:4]])[0], a[0, :4], rtol=1e-4, atol=1e-5)  # causal
+    prefix = model_of("prefix")
+    whole, part = prefix.logits(IDS), prefix.logits(IDS, prefix_length=[2, 6])
+    assert not torch.allclose(whole[0, 0], part[0, 0], atol=1e-3)
+    torch.testing.assert_close(whole[1], part[1], rtol=1e-4, atol=1e-5)
+    for arguments, message in (
+        (([[1, 2], [3]],), "rows of equal length"),
+        (([[0.5]],), "whole numbers"),
+        ((IDS, [[1, 1]]), r"attention_mask is \(1, 2\)"),
+        ((IDS, None, None, IDS), "drop decoder_input_ids"),
+        (([[10**6]],), "outside the vocabulary"),
+        (([[9] * 60],), "beyond the model's 48 positions"),
+    ):
+        with pytest.raises(UserError, match=message):
+            lm.logits(*arguments)
+    with pytest.raises(UserError, match="give decoder_input_ids"):
+        model_of("spans").logits(IDS)
+
+
+@pytest.mark.parametrize("name", ["masked", "causal", "prefix", "spans"])
+def test_hidden_states_by_layer(name: str) -> None:
+    lm = model_of(name)
+    text = "the cat"
+    every = lm.hidden(text, layers=range(3))
+    tokens = len(text) + (2 if name == "masked" else 1)
+    assert every.shape == (3, tokens, 32)
+    assert torch.equal(lm.hidden(text), every[2]) and torch.equal(lm.hidden(text, 0), every[0])
+    if name != "spans":
+        v, ids = lm.vocabulary, tokenizer().encode(text)
+        framed = [v.cls, *ids, v.sep] if name == "masked" else [v.bos, *ids]
+        head = lm.network.heads["lm"]
+        with torch.no_grad():
+            logits = head.project(head.features(every[2][:, None]))  # type: ignore[operator, attr-defined]
+        torch.testing.assert_close(logits, lm.logits([framed])[0], rtol=1e-4, atol=1e-4)
+    with pytest.raises(UserError, match="layer 3 does not exist"):
+        lm.hidden(text, 3)
+    with pytest.raises(UserError, match="the text has 80 tokens"):
+        lm.hidden("x" * 80)
+
+
+@pytest.mark.parametrize("name", ["masked", "causal", "prefix", "spans"])
+def test_embeddings_are_means_and_depend_on_no_batch(name: str) -> None:
+    lm = model_of(name)
+    texts = ["the cat sat", "", "a", "x" * 100]
+    vectors = lm.embed(texts)
+    assert vectors.shape == (4, 32) and bool(vectors.isfinite().all())
+    torch.testing.assert_close(vectors[0], lm.hidden("the cat sat").mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lm.embed(texts, batch_size=1), vectors, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_model_can() -> None:
+    assert [w for w in ("score", "fill", "generate") if model_of("masked").can(w)] == ["score", "fill"]  # type: ignore
+    assert [w for w in ("score", "fill", "generate") if model_of("causal").can(w)] == ["score", "generate"]  # type: ignore
+    assert model_of("spans").can("fill") and model_of("spans").can("generate")
+    assert not replace(model_of("causal"), tokenizer=None).can("score")

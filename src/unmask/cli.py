@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from unmask.errors import UserError, nearest
@@ -266,11 +265,11 @@ def main() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except click.ClickException as error:
-        print(f"error: {error.format_message()}", file=sys.stderr)
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except typer.TyperException as error:
+        print(f"error: {error}" if str(error) else "see unmask --help", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)

@@ -49,7 +49,7 @@ def purpose(name: str) -> int:
 
 def row_keys(seed: int, epoch: np.ndarray | int, ids: np.ndarray | int, name: str = "") -> np.ndarray:
     """uint64 keys, one for each id: shape of ``ids`` broadcast with ``epoch``."""
-    return absorb(absorb(absorb(absorb(np.uint64(0), seed), epoch), ids), purpose(name))
+    return absorb(absorb(absorb(absorb(0, seed), epoch), ids), purpose(name))
 
 
 def bits(key: np.ndarray, position: np.ndarray) -> np.ndarray:

@@ -76,7 +76,10 @@ def pretrain(
     stored = _stored(out, resume)
     if stored is not None:
         _same(recipe, stored, out)
-    text = prepare(recipe.corpus, recipe.valid, _tokenizer(recipe, out, stored is not None), cache_folder(cache), say)
+    if stored is None:
+        text = prepare(recipe.corpus, recipe.valid, recipe.tokenizer, cache_folder(cache), say)
+    else:
+        text = prepared(out, cache, say)
     recipe = resolve(recipe, text.tokenizer)
     trainer, evaluate = build(recipe, text, out, progress)
     if stored is None:
@@ -226,16 +229,12 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def _tokenizer(recipe: Recipe, out: Path, resuming: bool) -> Tokenizer | Any:
-    """The run's own tokenizer when it is resumed; else what the recipe asks for."""
-    return Tokenizer.load(out / "tokenizer.json") if resuming else recipe.tokenizer
-
-
 def _write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
     """The files that do not change: recipe last, since its presence says that a run lies here."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         text.tokenizer.save(out / "tokenizer.json")
+        write_json(out / "text.json", {"format": FORMAT, "prepared": str(text.directory.resolve())})
         write_json(out / "environment.json", environment())
         temporary = out / ".recipe.yaml.writing"
         temporary.write_text(dump(recipe), encoding="utf-8")
@@ -299,8 +298,16 @@ def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = N
     return text.tokenizer.decode(np.asarray(text.valid.document(0)[:tokens]))
 
 
-def prepared(out: Path, cache: str | Path | None = None) -> Prepared:
-    """The tokenized text that a run was trained on, found in the cache or made again."""
-    recipe = stored_recipe(out)
-    tokenizer = Tokenizer.load(out / "tokenizer.json")
-    return prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), lambda _: None)
+def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], None] = lambda _: None) -> Prepared:
+    """The tokenized text that a run was trained on: where it was kept, or made again from the same corpus."""
+    try:
+        place = Path(json.loads((out / "text.json").read_text(encoding="utf-8"))["prepared"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{out} does not say what text it was trained on (text.json: {error})") from error
+    if (place / "meta.json").exists():
+        return Prepared.load(place)
+    recipe, tokenizer = stored_recipe(out), Tokenizer.load(out / "tokenizer.json")
+    text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say)
+    if text.directory.name != place.name:
+        raise UserError(f"{recipe.corpus.path} has changed since {out} was started: restore it, or start a new run")
+    return text

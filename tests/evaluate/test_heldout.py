@@ -47,7 +47,7 @@ def test_t20_batch_size_changes_nothing(name: str) -> None:
     results = [held_out({"model": lm.network}, loader_of(name, rows), lm.vocabulary, COUNTS) for rows in (1, 4, 64)]
     for r in results[1:]:
         assert r.loss == pytest.approx(results[0].loss, rel=1e-6)
-        assert r.structural_loss == pytest.approx(results[0].structural_loss, rel=1e-6)
+        assert (r.structural_loss or 0.0) == pytest.approx(results[0].structural_loss or 0.0, rel=1e-6)
         assert r.interval == pytest.approx(results[0].interval, rel=1e-6)
         assert (r.content_targets, r.structural_targets) == (results[0].content_targets, results[0].structural_targets)
         assert r.unigram_floor == pytest.approx(results[0].unigram_floor, rel=1e-9)
@@ -113,7 +113,7 @@ def test_a_limit_reads_the_first_pieces_and_nothing_to_measure_is_said() -> None
 
 
 def test_t19_logits_are_never_kept() -> None:
-    """16 × 512 masked tokens over 30,000 entries: all logits would be 4 × 150 MB (15 % of positions), ours are 16."""
+    """2,304 masked tokens over 30,000 entries: all logits take 276 MB, those that are alive at once 17."""
     size = 30_000
     lm, _ = stub_of("masked", max_position=512)
     network: Any = lm.network
@@ -123,4 +123,4 @@ def test_t19_logits_are_never_kept() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     r = held_out({"model": network}, loader, lm.vocabulary, COUNTS)
     assert r.loss == pytest.approx(np.log(size), rel=1e-6)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000  # kB; all logits take 276 MB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000  # kB

@@ -214,3 +214,17 @@ def test_autocast_runs_both_kernels() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             out = model(batch, explicit=explicit)["stream"]
         assert close(out.float(), plain, 0.02)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_forward_pass_is_one_graph(explicit: bool) -> None:
+    """Nothing in it asks for a tensor's value once it is compiled."""
+    model = model_of(positions="t5", num_source_layers=1, query_vector=True)
+    stream, source = stream_of(pattern="causal"), stream_of()
+
+    def run(stream: Stream, source: Stream) -> Tensor:
+        return model(Batch(stream, {}, {}, source), explicit=explicit)["stream"]
+
+    compiled = torch.compile(run, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        assert torch.allclose(compiled(stream, source), run(stream, source), rtol=0, atol=1e-12)

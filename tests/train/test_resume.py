@@ -37,19 +37,9 @@ def assert_same_run(a: Path, b: Path, step: int) -> None:
     assert toy.metrics(a) == toy.metrics(b)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As in the processes that are killed: bit equality is promised for one thread count."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
-def uncut(tmp_path_factory) -> Path:
+def uncut(tmp_path_factory, one_thread) -> Path:
     out = tmp_path_factory.mktemp("uncut")
-    torch.set_num_threads(1)
     toy.trainer(out, **OPTIONS).run()
     return out
 

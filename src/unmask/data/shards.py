@@ -169,7 +169,7 @@ def prepare(
 def _found(place: Path, say: Say) -> Prepared:
     prepared = Prepared.load(place)
     for sentence in prepared.notes:
-        say(sentence)
+        say(f"{sentence} (when the text was prepared)")
     say(f"re-using the shards in {place}")
     return prepared
 

@@ -94,14 +94,15 @@ def token_losses(
     """
     if targets.index is None:
         targets = replace(targets, index=torch.arange(len(targets.value), device=states.device))
-    losses, hits = [], []
-    size = 256
-    begin = 0
-    while begin < len(targets.value):
-        part = targets.map(lambda a, i=begin, n=size: a[i : i + n])  # type: ignore[misc]
+    n = len(targets.value)
+    # Filled in place: small results allocated between the chunks would split the memory that those leave.
+    losses, hits = states.new_empty(n, dtype=torch.float32), states.new_empty(n, dtype=torch.bool)
+    begin, size = 0, 32
+    while begin < n:
+        here = slice(begin, begin + size)
+        part = targets.map(lambda a, here=here: a[here])  # type: ignore[misc]
         logits = module.project(module.features(read(states, stream, head, part.index), part.extra)).float()
-        losses.append(F.cross_entropy(logits, part.value, reduction="none"))
-        hits.append(logits.argmax(-1) == part.value)
-        begin += size
-        size = max(32, min(1024, (1 << 22) // logits.shape[1]))
-    return torch.cat(losses), torch.cat(hits)
+        losses[here] = F.cross_entropy(logits, part.value, reduction="none")
+        hits[here] = logits.argmax(-1) == part.value
+        begin, size = begin + size, max(32, min(1024, (1 << 22) // logits.shape[1]))
+    return losses, hits

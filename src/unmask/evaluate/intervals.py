@@ -35,11 +35,12 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0) -> Rati
     if units < 2:
         return Ratio(value, None, None, units)
     error = float(np.sqrt(units / (units - 1) * ((n - value * d) ** 2).sum()) / d.sum())
-    place = np.arange(units)
-    seen = np.empty(RESAMPLES)
-    for r in range(RESAMPLES):
-        drawn = keyed.below(keyed.bits(keyed.row_keys(seed, 0, r, "bootstrap"), place), units)
-        total = d[drawn].sum()
-        seen[r] = n[drawn].sum() / total if total else value
-    low, high = np.quantile(seen, [0.025, 0.975])
+    key = keyed.row_keys(seed, 0, np.arange(RESAMPLES), "bootstrap")[:, None]
+    seen = []
+    block = max(1, (1 << 20) // units)  # resamples that are held at once
+    for begin in range(0, RESAMPLES, block):
+        drawn = keyed.below(keyed.bits(key[begin : begin + block], np.arange(units)[None]), units)
+        total = d[drawn].sum(1)
+        seen.append(np.divide(n[drawn].sum(1), total, out=np.full(len(total), value), where=total > 0))
+    low, high = np.quantile(np.concatenate(seen), [0.025, 0.975])
     return Ratio(value, error, (float(low), float(high)), units)

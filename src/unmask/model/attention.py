@@ -85,7 +85,8 @@ def _view(mask: Tensor, bias: Tensor | None, heads: int, dtype: torch.dtype, exp
     added = added.masked_fill(~mask, lowest).expand(rows, heads, queries, keys)
     sees = mask.any(-1, keepdim=True)
     added = added.reshape(rows * heads, queries, keys).contiguous()
-    return View(True, added, None if bool(sees.all()) else sees.to(dtype))
+    needless = not torch.compiler.is_compiling() and bool(sees.all())
+    return View(True, added, None if needless else sees.to(dtype))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float, drop: Drop | None = None) -> Tensor:

@@ -163,8 +163,12 @@ class Transformer(nn.Module):
         return self.stack(self._embed(stream), stream, given, cache, generator, explicit)
 
     def _embed(self, stream: Stream) -> Tensor:
-        """Token vectors (B, T, d), after the stream's values are known to lie inside the tables."""
-        _check(stream, self.config)
+        """Token vectors (B, T, d), after the stream's values are known to lie inside the tables.
+
+        A compiled graph leaves the check out: it asks for values, which would cut the graph.
+        """
+        if not torch.compiler.is_compiling():
+            _check(stream, self.config)
         if self.query is None:
             return self.embedding(stream.tokens)
         appended = stream.tokens == QUERY

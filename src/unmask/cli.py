@@ -261,7 +261,8 @@ def _get(report: Any, name: str) -> Any:
 def main() -> None:
     """Run the command line and exit: 0, 2 for bad input, 130 after Ctrl-C."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # typer turns Ctrl-C into the exit code 130
+        sys.exit(code if isinstance(code, int) else 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

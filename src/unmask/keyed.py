@@ -73,6 +73,10 @@ def below(random_bits: np.ndarray, limit: np.ndarray | int) -> np.ndarray:
     return (((random_bits >> np.uint64(32)) * _u64(limit)) >> np.uint64(32)).astype(np.int64)
 
 
+_SORTED = 64
+"""Ranges up to this size are permuted by sorting."""
+
+
 def permuted(index: np.ndarray, size: int, key: np.ndarray | int, rounds: int = 6) -> np.ndarray:
     """Where a keyed random permutation of ``range(size)`` sends each index; nothing is stored.
 
@@ -83,11 +87,10 @@ def permuted(index: np.ndarray, size: int, key: np.ndarray | int, rounds: int = 
     """
     out = np.array(index, np.uint64)
     flat = out.reshape(-1)
-    key = np.broadcast_to(_u64(key).reshape(-1), flat.shape) if np.size(key) != 1 else _u64(key).reshape(-1)
+    key = np.broadcast_to(_u64(key).reshape(-1), flat.shape)
     if size <= _SORTED:
         rank = np.argsort(bits(key[:, None], np.arange(size)), axis=1, kind="stable")
-        return rank[np.arange(flat.size) if len(key) == flat.size else 0, flat.astype(np.int64)].reshape(out.shape)
-    key = np.broadcast_to(key, flat.shape)
+        return rank[np.arange(flat.size), flat.astype(np.int64)].reshape(out.shape)
     half = np.uint64((int(size - 1).bit_length() + 1) // 2)
     low = (np.uint64(1) << half) - np.uint64(1)
     todo = np.arange(out.size)
@@ -98,10 +101,6 @@ def permuted(index: np.ndarray, size: int, key: np.ndarray | int, rounds: int = 
         flat[todo] = (left << half) | right
         todo = todo[flat[todo] >= np.uint64(size)]
     return out.astype(np.int64)
-
-
-_SORTED = 256
-"""Ranges up to this size are permuted by sorting."""
 
 
 def _u64(x: np.ndarray | int) -> np.ndarray:

@@ -206,3 +206,36 @@ def test_what_a_model_can() -> None:
     assert [w for w in ("score", "fill", "generate") if model_of("causal").can(w)] == ["score", "generate"]  # type: ignore
     assert model_of("spans").can("fill") and model_of("spans").can("generate")
     assert not replace(model_of("causal"), tokenizer=None).can("score")
+
+
+def stock(name: str) -> tuple[type, dict[str, int]]:
+    """A class of transformers and settings that make it tiny."""
+    import transformers as t
+
+    small = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return {
+        "bert": (t.BertForMaskedLM, {**small, "intermediate_size": 48}),
+        "gpt2": (t.GPT2LMHeadModel, {"vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4}),
+        "llama": (t.LlamaForCausalLM, {**small, "intermediate_size": 48, "num_key_value_heads": 2}),
+        "t5": (t.T5ForConditionalGeneration, {"vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2,
+                                              "num_heads": 4}),
+    }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
+def test_logits_of_hugging_face_directories_equal_theirs(name: str, tmp_path: Path) -> None:
+    """config.json and weights are all there is: no tokenizer, so text is refused and ids are read."""
+    kind, settings = stock(name)
+    theirs = kind(kind.config_class(**settings)).eval()  # type: ignore[attr-defined]
+    theirs.save_pretrained(tmp_path)
+    lm = load(tmp_path, device="cpu")
+    mask = [[1] * 6, [1] * 4 + [0] * 2]
+    more = {"decoder_input_ids": [[0, 30, 31], [0, 40, 41]]} if name == "t5" else {}
+    given = {k: torch.tensor(v) for k, v in {"input_ids": IDS, "attention_mask": mask, **more}.items()}
+    with torch.no_grad():
+        expected = theirs(**given).logits
+    real = torch.ones(2, 3, dtype=torch.bool) if more else torch.tensor(mask, dtype=torch.bool)
+    torch.testing.assert_close(lm.logits(IDS, mask, **more)[real], expected[real], rtol=1e-4, atol=1e-5)
+    assert lm.objective is not None and lm.objective.plan == {"bert": "pseudo", "t5": "infill"}.get(name, "left_to_right")
+    with pytest.raises(UserError, match="no tokenizer"):
+        lm.score("a")

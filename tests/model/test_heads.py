@@ -38,7 +38,7 @@ def test_projection_says_what_project_does() -> None:
         (Head("x", over="binary"), 1),
         (Head("x", over="score"), 1),
         (Head("x", over="group"), 1),
-        (Head("x", over="positions"), 2),
+        (Head("x", over="positions"), 1),
         (Head("x", arity=2, extra=5), 50),
         (Head("x", arity=2), 50),
     ],

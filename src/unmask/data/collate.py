@@ -69,6 +69,18 @@ def pack(sizes: Sizes, shape: Shape) -> Placement:
     return Placement(row, stream_at, source_at, len(used))
 
 
+def at_least(place: Placement, rows: int) -> Placement:
+    """The placement over `rows` rows or more: while there are fewer, the last example of a row opens a new one."""
+    row, stream_at, source_at, have = place.row.copy(), place.stream_at.copy(), place.source_at.copy(), place.rows
+    for i in np.lexsort((source_at, stream_at))[::-1].tolist():
+        if have >= rows:
+            break
+        if (row == row[i]).sum() > 1:
+            row[i], stream_at[i], source_at[i] = have, 0, 0
+            have += 1
+    return Placement(row, stream_at, source_at, have)
+
+
 def collate(
     parts: Mapping[str, Examples],
     heads: Mapping[str, Sequence[Head]],
@@ -90,16 +102,14 @@ def collate(
     source = _joined([s for s in sources if s is not None]) if any(s is not None for s in sources) else None
     if source is not None and any(s is None for s in sources):
         raise ValueError("a batch cannot mix objectives with and without a source")
-    assert stream.start is not None
-    place = place or one_per_row(Sizes(np.diff(stream.start)))
+    place = place or one_per_row(Sizes(np.diff(_start(stream))))
     base = _block_base(stream, source, place)
     t, s = (0, 0) if shape is None else (shape.stream, shape.source)
     laid, where = _lay(stream, place.row, place.stream_at, place.rows, t, base, side, pad)
     where_source = None
     if source is not None:
         source, where_source = _lay(source, place.row, place.source_at, place.rows, s, base, side, pad)
-    counts = np.cumsum([0] + [len(e.stream.start) - 1 for e in examples])  # type: ignore[arg-type]
-    number = np.repeat(np.arange(len(examples)), np.diff(counts))
+    number = np.repeat(np.arange(len(examples)), [len(_start(e.stream)) - 1 for e in examples])
     samples = Samples(place.row, base + 1, np.arange(len(number)) if index is None else index, number)
     targets, declared = _targets(parts, heads, {"stream": (where, laid), "source": (where_source, source)})
     return Batch(laid, targets, declared, source, samples)
@@ -118,10 +128,16 @@ def _joined(streams: list[Stream]) -> Stream:
             merged[k] = np.concatenate(
                 [np.zeros(len(s.tokens), np.int32) if getattr(s, k) is None else getattr(s, k) for s in streams]
             )
-    lengths = np.concatenate([np.diff(s.start) for s in streams])  # type: ignore[arg-type]
+    lengths = np.concatenate([np.diff(_start(s)) for s in streams])
     kinds = {s.pattern for s in streams}
     pattern: Pattern = streams[0].pattern if len(kinds) == 1 else "order"
     return Stream(**merged, start=starts(lengths), pattern=pattern)
+
+
+def _start(stream: Stream) -> np.ndarray:
+    if stream.start is None:
+        raise ValueError("collation lays out ragged streams: this one has no `start`")
+    return stream.start
 
 
 def _block_base(stream: Stream, source: Stream | None, place: Placement) -> np.ndarray:
@@ -139,13 +155,13 @@ def _block_base(stream: Stream, source: Stream | None, place: Placement) -> np.n
 
 def _blocks(stream: Stream) -> np.ndarray:
     """(S,) the highest block id of each example, 0 where it has no tokens."""
-    assert stream.start is not None
-    top = np.zeros(len(stream.start) - 1, np.int64)
-    some = np.diff(stream.start) > 0
+    start = _start(stream)
+    top = np.zeros(len(start) - 1, np.int64)
+    some = np.diff(start) > 0
     if some.any():
         if stream.block.min() < 1:
             raise ValueError("the blocks of an example count from 1; 0 is padding, which collation adds")
-        top[some] = np.maximum.reduceat(stream.block, stream.start[:-1][some])
+        top[some] = np.maximum.reduceat(stream.block, start[:-1][some])
     return top
 
 
@@ -153,8 +169,7 @@ def _lay(
     stream: Stream, row: np.ndarray, at: np.ndarray, rows: int, length: int, base: np.ndarray, side: str, pad: int
 ) -> tuple[Stream, np.ndarray]:
     """(rows, T) arrays, and for each ragged token its flat place in them."""
-    start = stream.start
-    assert start is not None
+    start = _start(stream)
     sizes = np.diff(start)
     used = np.zeros(rows, np.int64)
     np.maximum.at(used, row, at + sizes)
@@ -183,7 +198,7 @@ def _lay(
         isolated=bool((block == block[:, :1]).all() and (block != 0).all()),
         contiguous=_contiguous(stream),
     )
-    more = {k: scatter(getattr(stream, k), 0) for k in _OPTIONAL if getattr(stream, k) is not None}
+    more: dict[str, Any] = {k: scatter(getattr(stream, k), 0) for k in _OPTIONAL if getattr(stream, k) is not None}
     return replace(laid, **more), where
 
 
@@ -192,8 +207,7 @@ def _contiguous(stream: Stream) -> bool:
 
     An example stays in one piece in its row, so the ragged stream tells it.
     """
-    start = stream.start
-    assert start is not None
+    start = _start(stream)
     offset = places(start) - stream.positions
     if not offset.any():
         return True
@@ -217,7 +231,7 @@ def _targets(
             found = e.targets.get(head.name)
             n = len(e.stream.tokens) if head.stack == "stream" else len(e.source.tokens)  # type: ignore[union-attr]
             mine = where[begin[head.stack] : begin[head.stack] + n]
-            out[name, head.name] = _absent(head) if found is None else _moved(found, mine, laid)
+            out[name, head.name] = _absent(head) if found is None else _moved(found, head, mine, laid)
             declared[name, head.name] = head
         begin["stream"] += len(e.stream.tokens)
         begin["source"] += 0 if e.source is None else len(e.source.tokens)
@@ -228,19 +242,17 @@ def _absent(head: Head) -> Targets:
     """One target of weight 0, so that no rank ever lacks a declared head."""
     zero = np.zeros(1, np.float32)
     index = np.zeros((1, head.arity) if head.arity > 1 else 1, np.int64)
-    return Targets(index, np.zeros(1, np.int64), zero, norm=0.0)
+    one = np.zeros(1, np.int64)
+    return Targets(
+        index, one, zero, norm=0.0, group=one - 1 if head.over == "group" else None, extra=one if head.extra else None
+    )
 
 
-def _moved(t: Targets, where: np.ndarray, laid: Stream) -> Targets:
+def _moved(t: Targets, head: Head, where: np.ndarray, laid: Stream) -> Targets:
     """Targets whose indices point into the laid-out rows, padded to a bucketed count with weight 0."""
     norm = float(np.sum(t.weight if t.norm is None else t.norm, dtype=np.float64))
     if t.index is None:
-        dense = Targets(None, t.value, t.weight, norm, t.group, t.extra, t.draw)
-        return (
-            dense
-            if len(where) == laid.tokens.size and (np.diff(where) == 1).all()
-            else _dense(dense, where, laid.tokens.size)
-        )
+        return _dense(t, norm, where, laid.tokens.size)
     n = len(t.index)
     extra = capacity(n) - n
 
@@ -248,6 +260,8 @@ def _moved(t: Targets, where: np.ndarray, laid: Stream) -> Targets:
         return None if a is None else np.concatenate([a, np.zeros((extra, *a.shape[1:]), a.dtype)]).astype(dtype)
 
     value = np.asarray(t.value)
+    if head.over == "positions":  # the answer is a token, too: it moves along, and becomes a place in its row
+        value = where[value] % laid.tokens.shape[1]
     kind = np.float32 if value.dtype.kind == "f" else np.int64
     group = None if t.group is None else np.concatenate([t.group, np.full(extra, -1)])
     return Targets(
@@ -256,17 +270,21 @@ def _moved(t: Targets, where: np.ndarray, laid: Stream) -> Targets:
     )  # fmt: skip
 
 
-def _dense(t: Targets, where: np.ndarray, size: int) -> Targets:
+def _dense(t: Targets, norm: float, where: np.ndarray, size: int) -> Targets:
     """index=None over all of (B · T): positions that no token reached have weight 0."""
 
-    def spread(a: np.ndarray | None) -> np.ndarray | None:
+    def spread(a: np.ndarray | None, dtype: Any) -> np.ndarray | None:
         if a is None:
             return None
-        out = np.zeros((size, *a.shape[1:]), a.dtype)
+        out = np.zeros((size, *a.shape[1:]), dtype)
         out[where] = a
         return out
 
-    return replace(t, value=spread(t.value), weight=spread(t.weight), extra=spread(t.extra), draw=spread(t.draw))
+    kind = np.float32 if np.asarray(t.value).dtype.kind == "f" else np.int64
+    return Targets(
+        None, spread(t.value, kind), spread(t.weight, np.float32), norm,
+        spread(t.group, np.int64), spread(t.extra, np.int64), spread(t.draw, np.float64),
+    )  # fmt: skip
 
 
 def capacity(n: int) -> int:

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from unmask.batch import Batch
-from unmask.data.collate import Placement, collate, pack
+from unmask.data.collate import Placement, at_least, collate, pack
 from unmask.data.sampling import Order, Pieces, read_rows
 from unmask.errors import UserError
 from unmask.objectives.base import Objective, Outline, Shape, Vocabulary
@@ -79,20 +79,21 @@ class Loader:
         return Outline(self.pieces.length[piece], self.order.keys(index), index, self.pieces.ends[piece], progress)
 
     def _rows_a_sample(self) -> float:
-        """Rows that a sample fills on average: measured by packing the first samples."""
-        index = np.arange(min(4 * _WINDOW, len(self.pieces)))
+        """Rows that a sample fills on average: measured by packing the first samples, over as many epochs."""
+        index = np.arange(4 * _WINDOW)
         return pack(self.objective.sizes(self._outline(index)), self.shape).rows / len(index)
 
     def _window(self, number: int, progress: float) -> Window:
         size = self.per_step * self.steps
         index = np.arange(number * size, (number + 1) * size)
-        return Window(index, pack(self.objective.sizes(self._outline(index, progress)), self.shape))
+        place = pack(self.objective.sizes(self._outline(index, progress)), self.shape)
+        return Window(index, at_least(place, self.steps))
 
     def __call__(self, step: int, progress: float = 0.0) -> list[Batch]:
         """The micro-batches of update `step`."""
         number, turn = divmod(step, self.steps)
-        # Sizes may depend on progress (rate schedules): a window has that of its first step.
-        progress *= (step - turn) / max(step, 1)
+        # Sizes may depend on progress (rate schedules): a window has that of its first step, to the last bit.
+        progress = round(progress * (step - turn) / max(step, 1), 9)
         window = self.window(number, progress)
         rows = np.arange(turn, window.place.rows, self.steps)
         return [self._batch(window, part, progress) for m in range(self.micro) if len(part := rows[m :: self.micro])]

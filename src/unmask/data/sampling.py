@@ -55,11 +55,7 @@ class Order:
         epoch, place = np.divmod(np.asarray(index, np.int64), self.size)
         if not self.shuffle:
             return place
-        out = np.empty_like(place)
-        for e in np.unique(epoch).tolist():
-            here = epoch == e
-            out[here] = keyed.permuted(place[here], self.size, keyed.row_keys(self.seed, e, 0, "order"))
-        return out
+        return keyed.permuted(place, self.size, keyed.row_keys(self.seed, epoch, 0, "order"))
 
     def keys(self, index: np.ndarray) -> np.ndarray:
         """(S,) uint64 keys of the noise: functions of seed, epoch and piece."""

@@ -187,5 +187,7 @@ def _content(model: Model, query: Query, nll: np.ndarray, counts: np.ndarray | N
     """Loss and unigram floor over the scored content tokens, in nats a token."""
     tokens = query.rows.tokens
     here = ~np.isnan(nll[: len(tokens)]) & ~model.vocabulary.is_special[tokens]
+    if not here.any():
+        return {"loss": None, "unigram_floor": None}
     floor = None if counts is None else float(unigram_losses(counts, model.vocabulary)[tokens[here]].mean())
     return {"loss": float(nll[: len(tokens)][here].mean()), "unigram_floor": floor}

@@ -65,7 +65,10 @@ class HeadModule(nn.Module):
         return x if self.pooler is None else self.pooler(x).tanh()
 
     def project(self, features: Tensor) -> Tensor:
-        """Logits (n, V), (n, classes), or (n, 1) for binary, score and group; (n, 2) start and end of a span."""
+        """Logits (n, V), (n, classes), or (n, 1) for binary, score, group and positions.
+
+        Over positions it is the score of each place; the two ends of a span are two heads.
+        """
         if self.head.over != "vocabulary":
             return F.linear(features, self.weight, self.bias)
         scaled = features if self.scale == 1.0 else features * self.scale
@@ -121,7 +124,7 @@ def outputs(head: Head, config: ModelConfig) -> int:
         if head.size < 1:
             raise UserError(f"head '{head.name}' over classes needs a size")
         return head.size
-    return 2 if head.over == "positions" else 1
+    return 1
 
 
 def read(states: Tensor, stream: Stream, head: Head, index: Tensor | None) -> Tensor:

@@ -69,7 +69,7 @@ def _head(config: ModelConfig, head: Head) -> int:
     if head.over == "vocabulary":
         rows = head.size or config.vocab_size
         return hidden + (0 if config.tied_head else rows * d) + (rows if config.head_bias else 0)
-    rows = {"classes": head.size, "positions": 2}.get(head.over, 1)
+    rows = head.size if head.over == "classes" else 1
     return hidden + rows * (d + 1)
 
 

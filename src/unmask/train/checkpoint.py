@@ -140,6 +140,8 @@ def write(
         save_file(_plain(optimizer), temporary / OPTIMIZER)
         content = json.dumps({"format": FORMAT, **state}, indent=1, allow_nan=False)
         (temporary / STATE).write_text(content + "\n", encoding="utf-8")
+        for name in (MODEL, OPTIMIZER):  # safetensors writes them for their owner only
+            (temporary / name).chmod((temporary / STATE).stat().st_mode)
         files = {name: _fingerprint(temporary / name) for name in (MODEL, OPTIMIZER, STATE)}
         manifest = {"format": FORMAT, "files": files}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

@@ -83,7 +83,7 @@ def evaluate(
     run: RunOrDir,
     text: Annotated[str | None, typer.Argument(help="A text to score; without it, the run's held-out part.")] = None,
     suite: Annotated[str, typer.Option(help="bpb: bits per byte (or pseudo bits per byte, labelled).")] = "bpb",
-    limit: Annotated[int, typer.Option(help="Targets sampled where every one would take too long.")] = 2048,
+    limit: Annotated[int, typer.Option(help="How much to score: pieces of text, or tokens sampled for pseudo bits per byte.")] = 2048,
     as_json: Json = False,
 ) -> None:
     """Measure a model."""

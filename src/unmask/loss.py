@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from unmask.batch import Batch, Head, Targets, TermKey
+from unmask.batch import Batch, Head, Stream, Targets, TermKey
+from unmask.model.heads import read
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def head_sum(head: Head, module: HeadModule, states: Tensor, batch: Batch, targe
     """Σ weight · loss of one head; states (B, T, d). A scalar in fp32, differentiable."""
     if head.over == "vocabulary" and targets.value.ndim == 1:
         weight, bias, scale, cap = module.projection()
-        x = module.features(_read(head, states, batch, targets), targets.extra) * scale
+        x = module.features(read(states, _stream(head, batch), head, targets.index), targets.extra) * scale
         return linear_cross_entropy(x, weight, bias, targets.value, targets.weight, cap)
     return (head_losses(head, module, states, batch, targets) * targets.weight).sum()
 
@@ -77,7 +78,9 @@ def head_losses(head: Head, module: HeadModule, states: Tensor, batch: Batch, ta
     """
     if head.over == "positions":
         return _position_losses(module, states, batch, targets, head)
-    logits = module.project(module.features(_read(head, states, batch, targets), targets.extra)).float()
+    logits = module.project(
+        module.features(read(states, _stream(head, batch), head, targets.index), targets.extra)
+    ).float()
     value = targets.value
     if head.over in ("vocabulary", "classes"):
         if value.ndim == 2:
@@ -91,27 +94,15 @@ def head_losses(head: Head, module: HeadModule, states: Tensor, batch: Batch, ta
     return _group_losses(score, targets)
 
 
-def _read(head: Head, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
-    """(n, a, d) the states that each target's head reads."""
-    flat = states.reshape(-1, states.shape[-1])
-    if targets.index is None:
-        return flat[:, None]
-    index = targets.index if targets.index.ndim == 2 else targets.index[:, None]
-    if head.pool == "at":
-        return flat.index_select(0, index.reshape(-1)).view(*index.shape, -1)
+def _stream(head: Head, batch: Batch) -> Stream:
     stream = batch.stream if head.stack == "stream" else batch.source
     assert stream is not None
-    row = index[:, 0] // stream.block.shape[1]
-    mine = (stream.block[row] == stream.block.reshape(-1)[index[:, 0]][:, None])[..., None]
-    if head.pool == "mean":
-        return ((states[row] * mine).sum(1) / mine.sum(1))[:, None]
-    return states[row].masked_fill(~mine, torch.finfo(states.dtype).min).amax(1)[:, None]
+    return stream
 
 
 def _position_losses(module: HeadModule, states: Tensor, batch: Batch, targets: Targets, head: Head) -> Tensor:
     """A choice among the positions of the target's own block; `value` is the position in its row."""
-    stream = batch.stream if head.stack == "stream" else batch.source
-    assert stream is not None and targets.index is not None
+    stream = _stream(head, batch)
     b, t, d = states.shape
     score = module.project(module.features(states.reshape(-1, 1, d), None)).float().view(b, t)
     row = targets.index // t

@@ -236,6 +236,7 @@ def test_logits_of_hugging_face_directories_equal_theirs(name: str, tmp_path: Pa
         expected = theirs(**given).logits
     real = torch.ones(2, 3, dtype=torch.bool) if more else torch.tensor(mask, dtype=torch.bool)
     torch.testing.assert_close(lm.logits(IDS, mask, **more)[real], expected[real], rtol=1e-4, atol=1e-5)
-    assert lm.objective is not None and lm.objective.plan == {"bert": "pseudo", "t5": "infill"}.get(name, "left_to_right")
+    assert lm.objective is not None
+    assert lm.objective.plan == {"bert": "pseudo", "t5": "infill"}.get(name, "left_to_right")
     with pytest.raises(UserError, match="no tokenizer"):
         lm.score("a")

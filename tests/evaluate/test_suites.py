@@ -56,15 +56,23 @@ def test_the_floor_uses_the_training_counts() -> None:
     assert r["unigram_floor"] == pytest.approx(-np.log(p[text.tokens]).mean())
 
 
-def test_few_documents_vary_by_pieces_and_a_limit_takes_whole_documents() -> None:
+def test_few_documents_vary_by_pieces() -> None:
     lm = model_of("causal")
     one = evaluate(lm, "bpb", encode(lm, [" ".join(TEXTS)]))
     assert one["interval_over"] == "pieces" and one["interval"][0] < one["value"] < one["interval"][1]
-    text = encode(lm, TEXTS)
-    r = evaluate(lm, "bpb", text, limit=100)
-    assert 1 <= r["counts"]["documents"] < len(TEXTS) and r["counts"]["tokens"] <= 100
     single = evaluate(lm, "bpb", encode(lm, ["a"]))
     assert single["interval"] is None and single["value"] > 0
+
+
+@pytest.mark.parametrize("documents", [TEXTS * 8, [" ".join(TEXTS * 20)]], ids=["many", "one"])
+def test_a_limit_draws_pieces(documents: list[str]) -> None:
+    lm = model_of("causal")
+    text = encode(lm, documents)
+    whole, some = evaluate(lm, "bpb", text), evaluate(lm, "bpb", text, limit=40)
+    assert some["counts"]["scored"] < whole["counts"]["scored"] and some["interval_over"] == "pieces"
+    assert some["counts"]["tokens"] == whole["counts"]["tokens"]
+    assert abs(some["value"] - whole["value"]) < 4 * some["standard_error"]
+    assert evaluate(lm, "bpb", text, limit=10**6) == whole
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -81,6 +89,8 @@ def test_bad_input_is_said() -> None:
     lm = model_of("causal")
     with pytest.raises(UserError, match="no suite 'bbp'; did you mean 'bpb'"):
         evaluate(lm, "bbp", encode(lm, ["a"]))
+    with pytest.raises(UserError, match="limit=0 must be at least 1"):
+        evaluate(lm, "bpb", encode(lm, ["a"]), limit=0)
     with pytest.raises(UserError, match="is empty"):
         encode(lm, ["", ""])
 

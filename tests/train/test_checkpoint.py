@@ -116,8 +116,10 @@ def test_t10_need_is_checked_before_anything_is_written(tmp_path, monkeypatch) -
     toy.trainer(tmp_path, steps=4).run()
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 1000, 1000))
-    with pytest.raises(UserError, match=r"no room to write .*: it needs [\d,]+ bytes and 1,000 bytes are free"):
+    with pytest.raises(UserError, match=r"no room .* need about [\d,]+ bytes \(8 at a time\) and 1,000 bytes are free"):
         toy.trainer(tmp_path / "new", steps=8).run()
+    with pytest.raises(UserError, match=r"no room to write .*: it needs [\d,]+ bytes and 1,000 bytes are free"):
+        checkpoint.write(tmp_path / "checkpoints", 5, toy.networks(), {}, {})
     assert steps(tmp_path) == [1, 2, 4]
 
 

@@ -256,6 +256,9 @@ def test_minutes_killed_before_the_calibration_start_again(tmp_path) -> None:
     with pytest.raises(RuntimeError):
         t.run()
     assert not (tmp_path / "plan.json").exists()
+    assert list(checkpoint.find(tmp_path / "checkpoints").whole) == [2]
+    shutil.move(tmp_path / "checkpoints" / "step-2", tmp_path / "checkpoints" / "step-999")
     t = toy.trainer(tmp_path, budget={"minutes": 0.002}, every=2)
     counters = t.run(resume=True)
     assert [x["step"] for x in toy.metrics(tmp_path)] == list(range(1, counters.step + 1))
+    assert list(checkpoint.find(tmp_path / "checkpoints").whole)[-1] == counters.step  # nothing of the first life

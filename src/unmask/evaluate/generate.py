@@ -137,9 +137,7 @@ def generations(
 class Writer:
     """Decodes rows of one model under one rule of sampling; `ends` are the ids that end a text."""
 
-    def __init__(
-        self, model: Model, sampling: Sampling, ends: frozenset[int], stops: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, model: Model, sampling: Sampling, ends: frozenset[int], stops: tuple[str, ...] = ()) -> None:
         self.model, self.sampling, self.ends, self.stops = model, sampling, ends, stops
         self.device = device_of(model.network)
         self.layout = layout_of(objective_of(model))

@@ -181,7 +181,5 @@ def take(rows: Rows, which: np.ndarray) -> tuple[Rows, np.ndarray]:
     length = rows.lengths[which]
     start = starts(length)
     at = np.repeat(rows.start[which] - start[:-1], length) + np.arange(start[-1])
-    taken = Rows(
-        rows.tokens[at], start, rows.key[which], rows.index[which], np.zeros(len(at), bool), rows.ends[which]
-    )
+    taken = Rows(rows.tokens[at], start, rows.key[which], rows.index[which], np.zeros(len(at), bool), rows.ends[which])
     return taken, at

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ from unmask.evaluate.score import cut_note, event, log_losses
 FEW = 20
 """Documents below which intervals come from pieces of documents instead."""
 SAMPLE = 1024
-"""Targets that a pseudo-log-likelihood is estimated from, if no limit is given."""
+"""Tokens that a pseudo-log-likelihood is estimated from, if no limit is given."""
 
 
 class Text(Protocol):
@@ -71,23 +71,23 @@ def bits_per_byte(
     sample of tokens and scaled by tokens / bytes: pseudo bits per byte, which no other kind may be compared with.
 
     counts  (V,) of the training text, for the unigram floor
-    limit   tokens to score: of whole documents in a keyed order (None = all of them), or the sample (None = 1,024)
+    limit   how many examples may run, drawn by key: pieces of text (None = all); for pseudo bits per byte copies
+            of pieces, one a sampled token (None = 1,024)
     loss, unigram_floor  nats per scored content token, control and end tokens left out, as in `heldout`
     """
     objective, tokenizer = objective_of(model), tokenizer_of(model)
     pseudo = objective.plan != "left_to_right"
     longest = room(objective, model.config.max_position)
-    chosen = _whole(text) if pseudo else _some(text, limit, seed)
-    pieces = _pieces(text, chosen, longest)
-    rows = read_rows(
-        text.tokens, pieces, np.arange(len(pieces)), np.zeros(len(pieces), np.uint64), np.arange(len(pieces)), 0.0
-    )
-    query = Query.of(rows)
+    pieces, size = Pieces.cut(np.asarray(text.documents), longest), np.asarray(text.bytes, np.int64)
+    number = np.arange(len(pieces))
+    query = Query.of(read_rows(text.tokens, pieces, number, np.zeros(len(pieces), np.uint64), number, 0.0))
+    sampled = pseudo or (limit is not None and limit < len(pieces))
     if pseudo:
-        query = Query(rows, query.given, _sample(len(rows.tokens), limit or SAMPLE, seed))
+        query = Query(query.rows, query.given, _sample(len(query.rows.tokens), limit or SAMPLE, seed))
+    elif sampled and limit is not None:
+        query = _some_pieces(query, limit, seed)
     nll = log_losses(model, query)
-    size = np.asarray(text.bytes, np.int64)[chosen]
-    result = _measure(query, pieces.document, nll, size, pseudo, seed)
+    result = _measure(query, pieces.document, nll, size, 0 if pseudo else 1, sampled, seed)
     cuts = bool((np.bincount(pieces.document) > 1).any())
     said = event(objective, model.vocabulary, tokenizer.token, end=not pseudo)
     if pseudo:
@@ -112,39 +112,26 @@ def evaluate(
     """Run a suite by name."""
     if suite not in SUITES:
         raise UserError(f"no suite '{suite}'{nearest(suite, SUITES)}; known: {', '.join(SUITES)}")
+    if limit is not None and limit < 1:
+        raise UserError(f"limit={limit} must be at least 1")
     return SUITES[suite](model, text, counts, limit, seed)
 
 
 # ---------------------------------------------------------------- what is scored
 
 
-def _whole(text: Text) -> np.ndarray:
-    return np.arange(len(text.documents) - 1)
-
-
-def _some(text: Text, limit: int | None, seed: int) -> np.ndarray:
-    """Whole documents in a keyed order until `limit` tokens are reached: at least one."""
-    every = _whole(text)
-    if limit is None:
-        return every
-    order = keyed.permuted(every, len(every), keyed.row_keys(seed, 0, 0, "documents"))
-    tokens = np.cumsum(np.diff(text.documents)[order])
-    return np.sort(order[: max(1, int(np.searchsorted(tokens, limit, "right")))])
-
-
-def _pieces(text: Text, chosen: np.ndarray, longest: int) -> Pieces:
-    """The pieces of the chosen documents; `document` counts within them."""
-    cut = Pieces.cut(np.asarray(text.documents), longest)
-    place = np.full(len(text.documents) - 1, -1)
-    place[chosen] = np.arange(len(chosen))
-    kept = np.flatnonzero(place[cut.document] >= 0)
-    return Pieces(cut.begin[kept], cut.length[kept], place[cut.document[kept]], cut.ends[kept])
+def _some_pieces(query: Query, limit: int, seed: int) -> Query:
+    """Ask for `limit` of the pieces only, without replacement."""
+    n = len(query.rows.lengths)
+    kept = _sample(n, limit, seed)
+    rows = replace(query.rows, ends=query.rows.ends & kept)
+    return Query(rows, query.given, query.asked & np.repeat(kept, rows.lengths))
 
 
 def _sample(n: int, limit: int, seed: int) -> np.ndarray:
     """(n,) bool: `limit` of n tokens, without replacement."""
     asked = np.zeros(n, bool)
-    asked[keyed.permuted(np.arange(min(limit, n)), n, keyed.row_keys(seed, 0, 0, "tokens"))] = True
+    asked[keyed.permuted(np.arange(min(limit, n)), n, keyed.row_keys(seed, 0, 0, "sample"))] = True
     return asked
 
 
@@ -152,23 +139,25 @@ def _sample(n: int, limit: int, seed: int) -> np.ndarray:
 
 
 def _measure(
-    query: Query, document: np.ndarray, nll: np.ndarray, size: np.ndarray, pseudo: bool, seed: int
+    query: Query, document: np.ndarray, nll: np.ndarray, size: np.ndarray, ends: int, sampled: bool, seed: int
 ) -> dict[str, Any]:
-    """Value, interval and counts. What varies: documents; pieces where there are few or tokens were sampled."""
+    """Value, interval and counts. What varies: documents; pieces where those are few or only a sample was scored.
+
+    `size` (D,) are bytes, and `ends` how many end tokens a document has in the event.
+    """
     rows = query.rows
     scored = ~np.isnan(nll)
     piece = np.concatenate([rows.row, np.arange(len(rows.lengths))])[scored]
     bits = nll[scored] / np.log(2)
-    by_documents = not pseudo and len(size) >= FEW
+    by_documents = not sampled and len(size) >= FEW
     if by_documents:
         measured = ratio(np.bincount(document[piece], bits, len(size)), size, seed)
         scale = 1.0
-    else:
-        bits_of = np.bincount(piece, bits, len(rows.lengths))
+    else:  # bits a token, times tokens a byte
         number = np.bincount(piece, minlength=len(rows.lengths))
         here = number > 0
-        measured = ratio(bits_of[here], number[here], seed)
-        scale = (len(rows.tokens) if pseudo else int(scored.sum())) / int(size.sum())
+        measured = ratio(np.bincount(piece, bits, len(rows.lengths))[here], number[here], seed)
+        scale = (len(rows.tokens) + ends * len(size)) / int(size.sum())
     return {
         "value": measured.value * scale,
         "interval": None if measured.interval is None else [bound * scale for bound in measured.interval],

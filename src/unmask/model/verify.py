@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -35,7 +37,8 @@ def check_export(model: Transformer, directory: str | Path, seed: int = 0, rows:
     path = Path(directory)
     settings = json.loads((path / "config.json").read_text(encoding="utf-8"))
     stock = getattr(transformers, settings["architectures"][0])
-    theirs, info = stock.from_pretrained(path, output_loading_info=True, dtype=torch.float32)
+    with _quiet():
+        theirs, info = stock.from_pretrained(path, output_loading_info=True, dtype=torch.float32)
     theirs.eval()
     if info["missing_keys"]:
         raise UserError(f"{path}: the reloaded model misses {sorted(info['missing_keys'])[0]}")
@@ -58,6 +61,22 @@ def check_export(model: Transformer, directory: str | Path, seed: int = 0, rows:
             "the export is refused; please report this as a bug"
         )
     return difference
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's progress bar, and its warning that untied T5 weights are untied (they are meant to be)."""
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def _random(config: ModelConfig, seed: int, rows: int, length: int) -> Batch:

@@ -120,7 +120,7 @@ class SpanCorruption(TextToText):
     >>> from unmask.objectives.show import toy
     >>> e = SpanCorruption(noise_density=0.4, mean_span=2)(Rows.of([[11, 12, 13, 14, 15]]), toy())
     >>> e.source.tokens.tolist(), e.targets["lm"].value.tolist()
-    ([11, 90, 14, 15, 3], [90, 12, 13, 91, 3])
+    ([11, 12, 90, 15, 3], [90, 13, 14, 91, 3])
     """
 
     type: Literal["span_corruption"] = "span_corruption"

@@ -61,7 +61,7 @@ def place_spans(length: np.ndarray, noise: np.ndarray, spans: np.ndarray, key: n
     """(N,) bool: `noise` (R,) of each text's `length` (R,) tokens in exactly `spans` (R,) separate spans.
 
     Span lengths and the gaps between them are uniformly random compositions (T5's `random_spans_noise_mask`).
-    edges="free": a span may touch either end, gaps between spans are at least 1; needs
+    edges="free": a span may touch either end, so often that the ends are noise as often as the middle; needs
     spans <= length - noise + 1. edges="official": T5's code, where every text starts with kept tokens
     and ends with a span, so the first token is never noise and the last always is; needs
     spans <= length - noise.
@@ -69,18 +69,33 @@ def place_spans(length: np.ndarray, noise: np.ndarray, spans: np.ndarray, key: n
     kept = length - noise
     noise_key = keyed.absorb(key, keyed.purpose("noise lengths"))
     gap_key = keyed.absorb(key, keyed.purpose("gap lengths"))
-    inside = compose(noise, spans, noise_key)
-    first_gap = np.cumsum(spans + 1) - (spans + 1)
     if edges == "free":
-        gaps = compose(kept + 2, spans + 1, gap_key)
-        gaps[first_gap] -= 1
-        gaps[np.cumsum(spans + 1) - 1] -= 1
+        opens, closes = _touched(length, noise, spans, keyed.absorb(key, keyed.purpose("edges")))
     else:
-        gaps = np.zeros(int((spans + 1).sum()), np.int64)
-        last = np.zeros(gaps.size, bool)
-        last[np.cumsum(spans + 1) - 1] = True
-        gaps[~last] = compose(kept, spans, gap_key)
-    runs = np.zeros(int((2 * spans + 1).sum()), np.int64)
-    is_noise = places(starts(2 * spans + 1)) % 2 == 1
-    runs[is_noise], runs[~is_noise] = inside, gaps
+        opens, closes = np.zeros(len(spans), bool), spans > 0
+    run = starts(2 * spans + 1)  # gap, span, gap, …, span, gap
+    is_noise = places(run) % 2 == 1
+    is_gap = ~is_noise
+    is_gap[run[:-1][opens]] = False
+    is_gap[run[1:][closes] - 1] = False
+    runs = np.zeros(len(is_noise), np.int64)
+    runs[is_noise] = compose(noise, spans, noise_key)
+    runs[is_gap] = compose(kept, spans + 1 - opens - closes, gap_key)
     return np.repeat(is_noise, runs)
+
+
+def _touched(
+    length: np.ndarray, noise: np.ndarray, spans: np.ndarray, key: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(R,) bool each: a span opens the text, a span closes it.
+
+    As if the text were a ring of `spans` spans, cut at a random place: of its n cuts, noise - spans fall inside
+    a span and leave a part of it at both ends, spans fall just before one and spans just behind one. A single
+    span cannot be at both ends.
+    """
+    kept = length - noise
+    cut = keyed.below(keyed.bits(key, np.zeros(len(key), np.int64)), np.maximum(length, 1))
+    both = np.where(spans > 1, (cut < noise - spans) | (kept < spans), kept == 0) & (spans > 0)
+    closes = both | ((cut >= length - 2 * spans) & (cut < length - spans))
+    opens = both | (cut >= length - spans) | (~closes & (kept == spans))
+    return opens & (spans > 0), closes & (spans > 0)

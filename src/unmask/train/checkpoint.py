@@ -270,6 +270,18 @@ def retain(checkpoints: Path, keep: int, best: int | None) -> None:
             _remove(path)
 
 
+def most_at_once(total: int, every: int, keep: int) -> int:
+    """The most checkpoints that lie on the disk together: powers of two, the last, the best and one being written."""
+    powers = sum(due(2**k, every) for k in range(total.bit_length()))
+    return powers + keep + 2
+
+
+def discard(checkpoints: Path) -> None:
+    """Remove every checkpoint."""
+    for path in find(checkpoints).whole.values():
+        _remove(path)
+
+
 def clean(checkpoints: Path) -> None:
     """Remove what kills left behind: hidden directories only. One that was being replaced returns to its place."""
     for path in checkpoints.iterdir() if checkpoints.is_dir() else []:

@@ -34,9 +34,10 @@ class Metrics:
     def __init__(self, path: Path, keep_to: int) -> None:
         """Open for appending, after dropping lines of later steps than `keep_to` and torn ones."""
         self.path = path
-        if path.exists():
-            self._truncate(keep_to)
-        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
+        with self._explained():
+            if path.exists():
+                self._truncate(keep_to)
+            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
 
     def _truncate(self, keep_to: int) -> None:
         temporary = self.path.with_name(f".{self.path.name}.writing")
@@ -49,15 +50,21 @@ class Metrics:
         os.replace(temporary, self.path)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        try:
+        with self._explained():
             self.file.write(json.dumps(line, allow_nan=False) + "\n")
             self.file.flush()
-        except OSError as error:
-            raise cannot_write(self.path, 4096, error) from error
 
     def sync(self) -> None:
         """Flush to the disk: a checkpoint must never be newer than the lines that led to it."""
-        os.fsync(self.file.fileno())
+        with self._explained():
+            os.fsync(self.file.fileno())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise cannot_write(self.path, 4096, error) from error
 
     def close(self) -> None:
         self.file.close()

@@ -16,6 +16,7 @@ moment and resumed equals the uncut run bit for bit, on the same machine and thr
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -176,6 +177,7 @@ class Trainer:
             self.plan = Plan(**state["plan"])
         if self.plan is None:
             self._say("the run was stopped before its length was known: starting from the beginning")
+            checkpoint.discard(self.checkpoints)  # a few timed steps; another life may time, hence plan, otherwise
             return
         checkpoint.load_model(self.networks, place)
         self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
@@ -204,9 +206,17 @@ class Trainer:
         self.plan.write(self.out / "plan.json")
 
     def _require_space(self) -> None:
-        """Estimate at the start, not after hours: the newest checkpoint and one being written must fit."""
+        """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""
         tensors, _ = checkpoint.model_tensors(self.networks)
-        checkpoint.require_space(self.out, checkpoint.need(tensors, self.optimizer.state_bytes()))
+        config, held = self.settings.checkpoint, len(checkpoint.find(self.checkpoints).whole)
+        count = max(1, checkpoint.most_at_once(self.total_steps or 1, config.every, config.keep) - held)
+        needed = count * checkpoint.need(tensors, self.optimizer.state_bytes())
+        free = shutil.disk_usage(self.out).free
+        if free < needed:
+            raise UserError(
+                f"no room to write {self.out}: its checkpoints need about {needed:,} bytes ({count} at a time) and "
+                f"{free:,} bytes are free: free some space, or set a larger checkpoint.every"
+            )
 
     # ------------------------------------------------------------ one update
 
@@ -308,7 +318,8 @@ class Trainer:
             checkpoint.write(self.checkpoints, c.step, self.networks, self.optimizer.state_tensors(), state)
             checkpoint.retain(self.checkpoints, config.keep, c.best_step)
         if stopping:
-            self._say(f"stopped by {stop.requested} after step {c.step}; resume=auto continues")
+            then = "resume=auto continues" if self.plan else "its length is not known yet: resume=auto starts again"
+            self._say(f"stopped by {stop.requested} after step {c.step}; {then}")
             raise KeyboardInterrupt(stop.requested)
 
     def _evaluate(self, evaluation: Evaluation, metrics: Metrics, stop: Stop) -> bool:

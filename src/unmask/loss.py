@@ -105,6 +105,7 @@ def _position_losses(module: HeadModule, states: Tensor, batch: Batch, targets: 
     stream = _stream(head, batch)
     b, t, d = states.shape
     score = module.project(module.features(states.reshape(-1, 1, d), None)).float().view(b, t)
+    assert targets.index is not None
     row = targets.index // t
     mine = stream.block[row] == stream.block.reshape(-1)[targets.index][:, None]
     return F.cross_entropy(score[row].masked_fill(~mine, -torch.inf), targets.value, reduction="none")

@@ -98,6 +98,8 @@ def pair(e: Example) -> tuple[list[int], list[int]]:
         assert e.stream["tokens"] == [BOS, *e.value[:-1]] and e.index == list(range(len(e.value)))
         return e.source["tokens"], e.value
     whole = e.stream["tokens"]
+    if not whole:
+        return [], []
     assert whole[0] == BOS and e.index == list(range(e.index[0], len(whole)))
     assert whole[e.index[0] + 1 :] == e.value[:-1]
     return whole[1 : e.index[0] + 1], e.value
@@ -129,7 +131,7 @@ def joined(source: list[int], target: list[int], final: bool) -> tuple[list[int]
     assert [x for x in source if x >= sentinels[0]] == sentinels[: len(marks) - final]
     assert not marks or marks[0] == 0
     assert not final or marks[-1] == len(target) - 1
-    spans = {target[a]: target[a + 1 : b] for a, b in zip(marks, [*marks[1:], len(target)], strict=True)}
+    spans = {target[a]: target[a + 1 : b] for a, b in zip(marks, [*marks[1:], len(target)], strict=False)}
     text: list[int] = []
     noise: list[bool] = []
     for x in source:

@@ -72,7 +72,7 @@ def place_spans(length: np.ndarray, noise: np.ndarray, spans: np.ndarray, key: n
     if edges == "free":
         opens, closes = _touched(length, noise, spans, keyed.absorb(key, keyed.purpose("edges")))
     else:
-        opens, closes = np.zeros(len(spans), bool), spans > 0
+        opens, closes = length == 0, spans > 0
     run = starts(2 * spans + 1)  # gap, span, gap, …, span, gap
     is_noise = places(run) % 2 == 1
     is_gap = ~is_noise
@@ -87,7 +87,7 @@ def place_spans(length: np.ndarray, noise: np.ndarray, spans: np.ndarray, key: n
 def _touched(
     length: np.ndarray, noise: np.ndarray, spans: np.ndarray, key: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) bool each: a span opens the text, a span closes it.
+    """(R,) bool each: no gap opens the text, none closes it.
 
     As if the text were a ring of `spans` spans, cut at a random place: of its n cuts, noise - spans fall inside
     a span and leave a part of it at both ends, spans fall just before one and spans just behind one. A single
@@ -95,7 +95,7 @@ def _touched(
     """
     kept = length - noise
     cut = keyed.below(keyed.bits(key, np.zeros(len(key), np.int64)), np.maximum(length, 1))
-    both = np.where(spans > 1, (cut < noise - spans) | (kept < spans), kept == 0) & (spans > 0)
+    both = np.where(spans > 1, (cut < noise - spans) | (kept < spans), kept == 0)
     closes = both | ((cut >= length - 2 * spans) & (cut < length - spans))
     opens = both | (cut >= length - spans) | (~closes & (kept == spans))
-    return opens & (spans > 0), closes & (spans > 0)
+    return np.where(spans > 0, opens, length == 0), closes & (spans > 0)

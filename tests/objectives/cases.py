@@ -95,7 +95,7 @@ def _cut(stream: Stream, r: int) -> dict[str, list[int]]:
 def pair(e: Example) -> tuple[list[int], list[int]]:
     """Source and target of a text-to-text example, whatever its layout."""
     if e.source is not None:
-        assert e.stream["tokens"] == [BOS, *e.value[:-1]] and e.index == list(range(len(e.value)))
+        assert e.stream["tokens"] == [BOS, *e.value][: len(e.value)] and e.index == list(range(len(e.value)))
         return e.source["tokens"], e.value
     whole = e.stream["tokens"]
     if not whole:

@@ -126,7 +126,7 @@ def test_room_is_the_most_that_fits(name: str, context: int) -> None:
 
 @pytest.mark.parametrize(("mean", "room", "target"), [(2.0, 70, 22), (1.0, 63, 27)])
 def test_o11_room_never_passes_the_context(mean: float, room: int, target: int) -> None:
-    # google-research/text-to-text-transfer-transformer, random_spans_helper; the common library's copy returns one more.
+    # google-research/text-to-text-transfer-transformer, random_spans_helper; a copy elsewhere gave one more.
     objective = SpanCorruption(noise_density=0.2, mean_span=mean, final_sentinel=False)
     assert objective.shape(64) == Shape(target, 64) and objective.room(Shape(target, 64)) == room
 

@@ -45,7 +45,7 @@ def test_orthogonalise_brings_singular_values_near_one() -> None:
 
 
 def test_fused_parts_are_orthogonalised_apart() -> None:
-    layer = nn.Module()
+    layer = nn.Linear(16, 48, bias=False)
     layer.weight = nn.Parameter(matrices()[1].detach()[:48])
     layer.parts = (16, 16, 16)
     apart = [nn.Parameter(p.clone()) for p in layer.weight.detach().split(16)]
@@ -129,3 +129,14 @@ def test_state_of_another_model_or_optimizer_is_refused() -> None:
     muon = Optimizer(toy.networks(), TrainConfig(optimizer="muon"))
     with pytest.raises(UserError, match="another optimizer"):
         muon.load_state_tensors({"model.layers.0.weight:exp_avg": torch.zeros(8, 8)})
+
+
+def test_the_model_declares_its_fused_projections() -> None:
+    from unmask.batch import Head
+    from unmask.config import ModelConfig
+    from unmask.model.transformer import Transformer
+
+    config = ModelConfig(vocab_size=20, hidden_size=8, num_layers=1, num_heads=2, activation="swiglu")
+    model = Transformer(config, [Head("lm")])
+    rows = sorted(fused_parts(model).values())
+    assert (8, 8, 8) in rows and (config.mlp_size, config.mlp_size) in rows

@@ -71,7 +71,7 @@ class Loader:
         self.order = Order(len(self.pieces), seed, shuffle)
         self.micro = micro
         self.per_step = max(1, round(rows / self._rows_a_sample()))
-        self.steps = max(1, min(_WINDOW // self.per_step, rows))
+        self.steps = max(1, _WINDOW // self.per_step)
         self.window = lru_cache(maxsize=4)(self._window)
 
     def _outline(self, index: np.ndarray, progress: float = 0.0) -> Outline:
@@ -79,9 +79,10 @@ class Loader:
         return Outline(self.pieces.length[piece], self.order.keys(index), index, self.pieces.ends[piece], progress)
 
     def _rows_a_sample(self) -> float:
-        """Rows that a sample fills on average: measured by packing the first samples, over as many epochs."""
-        index = np.arange(4 * _WINDOW)
-        return pack(self.objective.sizes(self._outline(index)), self.shape).rows / len(index)
+        """Rows that a sample fills on average: measured by packing four windows, over as many epochs."""
+        windows = np.arange(4 * _WINDOW).reshape(4, _WINDOW)
+        packed = [pack(self.objective.sizes(self._outline(index)), self.shape).rows for index in windows]
+        return sum(packed) / windows.size
 
     def _window(self, number: int, progress: float) -> Window:
         size = self.per_step * self.steps

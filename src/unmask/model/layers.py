@@ -58,8 +58,7 @@ class Linear(nn.Linear):
 
     def __init__(self, inputs: int, outputs: int, bias: bool, parts: tuple[int, ...] | None = None) -> None:
         super().__init__(inputs, outputs, bias)
-        if parts is not None:
-            self.weight.parts = parts  # type: ignore[attr-defined]
+        self.parts = parts
 
     def reset_parameters(self) -> None:
         """Nothing: see `transformer._initialise`."""

@@ -118,8 +118,8 @@ def split(networks: nn.Module, config: TrainConfig) -> tuple[dict[str, Tensor], 
 
 def fused_parts(networks: nn.Module) -> dict[int, tuple[int, ...]]:
     """id of a parameter → rows of its parts, from the modules that declare them."""
-    modules = [m for m in networks.modules() if isinstance(getattr(m, "weight", None), nn.Parameter)]
-    return {id(m.weight): tuple(m.parts) for m in modules if hasattr(m, "parts")}  # type: ignore[arg-type]
+    declared = [(m.weight, getattr(m, "parts", None)) for m in networks.modules() if isinstance(m, nn.Linear)]
+    return {id(weight): parts for weight, parts in declared if parts is not None}
 
 
 class Muon:
@@ -151,7 +151,9 @@ class Muon:
         for name, p in self.parameters.items():
             if p.grad is None:
                 continue
-            buffer = self.momentum.setdefault(name, torch.zeros_like(p.grad))
+            if name not in self.momentum:
+                self.momentum[name] = torch.zeros_like(p.grad)
+            buffer = self.momentum[name]
             buffer.lerp_(p.grad, 1.0 - self.mu)
             update = p.grad.lerp(buffer, self.mu)
             p.mul_(1.0 - rate * self.decay)

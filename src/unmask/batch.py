@@ -212,7 +212,8 @@ class Targets:
     """What one head must say, at positions whose output must predict it: the model never shifts.
 
     index   (n,) or (n, 2) into the flat stream (or source) that the head reads; None = every position
-    value   (n,) class or token, (n,) score, or (n, K) distribution
+    value   (n,) class or token, (n,) score, or (n, K) distribution; for a head over positions (n,) the index of
+            the right token, which collation turns into its place in the row
     weight  (n,) of each target in the sum; 0 = padding
     norm    what the sum is divided by: (R,) per text in Examples (None = Σ weight), one float in a Batch
     group   (n,) ids of the choices that one softmax runs over (multiple choice, in-batch contrast)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unmask.batch import Batch, Examples, Head, Stream, Targets, same_block, starts, visible
+from unmask.batch import Batch, Examples, Head, Stream, Targets, full, same_block, starts, visible
 from unmask.data.collate import Placement, at_least, capacity, collate, one_per_row, pack
 from unmask.objectives import Causal, Masked, SpanCorruption
 from unmask.objectives.base import LM, Shape, Sizes
@@ -196,6 +196,22 @@ def test_flags_of_packed_causal_rows(lengths: list[int], isolated: bool) -> None
     assert batch.stream.isolated is isolated and batch.stream.contiguous and batch.stream.pattern == "causal"
 
 
+def test_a_row_of_padding_alone_is_not_isolated() -> None:
+    ids = np.array([11, 12, 13])
+    e = Examples(full(ids, starts([3])), {"lm": Targets.at(np.array([0]), np.array([11]))})
+    for rows, isolated in ((1, True), (2, False)):
+        zero = np.zeros(1, np.int64)
+        batch = collate({"x": e}, {"x": [LM]}, Placement(zero, zero, zero, rows))
+        assert batch.stream.isolated is isolated and batch.stream.contiguous
+
+
+def test_choices_keep_their_groups_and_padding_has_none() -> None:
+    e = Examples(full(np.arange(5, 9), starts([2, 2])), {"choose": Targets.at(np.array([0, 2]), np.array([0, 1]))})
+    e.targets["choose"] = replace(e.targets["choose"], group=np.array([7, 7]))
+    t = collate({"x": e}, {"x": [Head("choose", "group")]}).targets["x", "choose"]
+    assert t.group.tolist() == [7, 7] + [-1] * 14 and t.weight.tolist() == [1, 1] + [0] * 14
+
+
 def test_a_block_in_two_pieces_is_contiguous_only_if_its_positions_say_so() -> None:
     def stream(positions: list[int]) -> Stream:
         n = np.zeros(5, np.int32)
@@ -256,12 +272,12 @@ def test_pack_never_overfills_and_is_deterministic(seed: int) -> None:
     place = pack(sizes, shape)
     again = pack(sizes, shape)
     assert all((getattr(place, k) == getattr(again, k)).all() for k in ("row", "stream_at", "source_at"))
-    for at, length, full in ((place.stream_at, sizes.stream, 32), (place.source_at, sizes.source, 48)):
+    for at, length, size in ((place.stream_at, sizes.stream, 32), (place.source_at, sizes.source, 48)):
         if length is None:
             continue
-        taken = np.zeros((place.rows, full), int)
+        taken = np.zeros((place.rows, size), int)
         for r, a, b in zip(place.row, at, length, strict=True):
-            assert 0 <= a <= a + b <= full
+            assert 0 <= a <= a + b <= size
             taken[r, a : a + b] += 1
         assert taken.max(initial=0) <= 1
     assert sorted(set(place.row.tolist())) == list(range(place.rows))

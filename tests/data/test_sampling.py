@@ -86,7 +86,9 @@ def test_without_shuffling_pieces_come_in_order() -> None:
 def test_o28_noise_keys_differ_by_epoch_piece_and_seed() -> None:
     keys = [k for seed in range(5) for k in Order(50, seed).keys(np.arange(200)).tolist()]
     assert len(set(keys)) == len(keys)
-    by_piece = dict(zip(Order(50, 0).piece(np.arange(50)).tolist(), Order(50, 0).keys(np.arange(50)).tolist(), strict=True))
+    by_piece = dict(
+        zip(Order(50, 0).piece(np.arange(50)).tolist(), Order(50, 0).keys(np.arange(50)).tolist(), strict=True)
+    )
     in_order = Order(50, 0, shuffle=False).keys(np.arange(50))
     assert [by_piece[p] for p in range(50)] == in_order.tolist()  # a piece's noise does not hang on its place
 
@@ -104,8 +106,8 @@ def test_cutting_loses_nothing() -> None:
         documents = starts(rng.integers(0, 30, 40))
         p = Pieces.cut(documents, room)
         covered = np.concatenate([np.arange(a, a + n) for a, n in zip(p.begin, p.length, strict=True)])
-        assert (covered == np.arange(documents[-1])).all() and 1 <= p.length.min() and p.length.max() <= room
-        assert p.ends.sum() == (np.diff(documents) > 0).sum()
+        assert (covered == np.arange(documents[-1])).all() and p.length.min() >= 1 and p.length.max() <= room
+        assert (p.ends == (p.begin + p.length == documents[1:][p.document])).all()
         assert (p.begin + p.length <= documents[1:][p.document]).all() and (p.begin >= documents[:-1][p.document]).all()
 
 
@@ -176,7 +178,7 @@ def test_updates_do_not_depend_on_which_was_asked_before_even_with_progress() ->
     text = Text.of(*[14] * 50)
     x = loader(text, Growing())
     seen.clear()
-    total = 97
+    total = x.steps * 6 + 1
     for step in range(x.steps * 5):
         x(step, step / total)
     assert len(seen) == len(set(seen)) == 5  # one size for the window that steps share, to the last bit
@@ -199,10 +201,9 @@ def test_mean_counts_are_those_of_the_updates() -> None:
 
 
 def test_no_update_is_empty_where_texts_are_mostly_tiny() -> None:
-    # 2 rows an update; many windows hold tiny texts only, which one row could take.
-    lengths = [1] * 300 + [14] * 12
-    x = loader(Text.of(*lengths), Causal(), rows=2, shuffle=True)
-    assert all(x(step) for step in range(150))
+    # 2 rows an update by the long texts at the beginning; then come windows that few rows could take.
+    x = loader(Text.of(*[15] * 600, *[1] * 600), Causal(), rows=2, shuffle=False)
+    assert all(x(step) for step in range(600))
 
 
 # ---------------------------------------------------------------- small corpora

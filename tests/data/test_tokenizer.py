@@ -245,9 +245,7 @@ def test_wordpiece_learns_as_well_as_the_library() -> None:
     library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     library.normalizer = normalizers.BertNormalizer(lowercase=False)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=1001, min_frequency=2, show_progress=False, special_tokens=["[UNK]"]
-    )
+    trainer = trainers.WordPieceTrainer(vocab_size=1001, min_frequency=2, show_progress=False, special_tokens=["[UNK]"])
     library.train_from_iterator(texts, trainer)
     ours = Tokenizer.train(TokenizerConfig(type="wordpiece", vocab_size=1000 + 7, sentinels=0), texts)
     lengths = [sum(len(t.encode(text)) for text in texts) for t in (ours, library)]

@@ -293,13 +293,19 @@ def _framed(rows: Rows) -> np.ndarray:
     return np.concatenate([[BOS, *x, EOS] for x in np.split(rows.tokens, rows.start[1:-1])])
 
 
-def test_o02_random_tokens_are_never_special_and_even() -> None:
+@pytest.mark.parametrize(("mask_share", "random_share"), [(0.0, 1.0), (0.8, 0.1)])
+def test_o02_random_tokens_are_never_special_and_even(mask_share: float, random_share: float) -> None:
     rows = texts([500] * 400)
     words = replace(rows, tokens=np.full_like(rows.tokens, 7))
-    e = Masked(mask_rate=1.0, mask_share=0.0, random_share=1.0)(words, toy())
+    objective = Masked(mask_rate=1.0, mask_share=mask_share, random_share=random_share)
+    e = objective(words, toy())
     drawn = np.bincount(e.stream.tokens[e.targets["lm"].index], minlength=100)
+    if mask_share:
+        drawn[[MASK, 7]] = 0
     assert drawn[:5].sum() == 0 == drawn[90:].sum()
-    assert all(within(int(k), int(drawn.sum()), 1 / 85) for k in drawn[5:90])  # 7 among them: the original may be drawn
+    even = drawn[5:90][drawn[5:90] > 0]  # where nothing is kept, 7 is among them: the original may be drawn
+    assert len(even) == 85 - (mask_share > 0)
+    assert all(within(int(k), int(even.sum()), 1 / len(even)) for k in even)
 
 
 def test_o03_each_token_has_its_own_fate() -> None:

@@ -54,7 +54,7 @@ def test_every_recipe_takes_two_steps(name: str, corpus: Path, tmp_path: Path) -
     ],
 )
 def test_a_wrong_setting_names_itself(override: dict[str, object], says: str) -> None:
-    with pytest.raises(UserError, match=".") as error:
+    with pytest.raises(UserError) as error:
         load_recipe("encoder-small", {"corpus": "x.txt", **override})
     assert says in str(error.value)
     assert "\n" not in str(error.value)

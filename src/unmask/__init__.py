@@ -9,16 +9,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.lm import LM, load
-    from unmask.run import pretrain
+    from unmask.describe import describe
+    from unmask.lm import LM, import_run, load
+    from unmask.run import evaluate, pretrain, resume_run
 
 __version__ = "0.1.0"
-__all__ = ["LM", "load", "pretrain"]
+__all__ = ["LM", "describe", "evaluate", "import_run", "load", "pretrain", "resume_run"]
 
-_HOME = {"pretrain": "unmask.run", "load": "unmask.lm", "LM": "unmask.lm"}
+_HOME = {
+    "LM": "unmask.lm",
+    "describe": "unmask.describe",
+    "evaluate": "unmask.run",
+    "import_run": "unmask.lm",
+    "load": "unmask.lm",
+    "pretrain": "unmask.run",
+    "resume_run": "unmask.run",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
+        from unmask.process import patient_threads
+
+        patient_threads()
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'unmask' has no attribute {name!r}")

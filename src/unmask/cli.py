@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from unmask.errors import UserError, nearest
+from unmask.errors import UserError
+from unmask.process import patient_threads
 
 app = typer.Typer(
     name="unmask",
@@ -83,7 +84,7 @@ def evaluate(
     run: RunOrDir,
     text: Annotated[str | None, typer.Argument(help="A text to score; without it, the run's held-out part.")] = None,
     suite: Annotated[str, typer.Option(help="bpb: bits per byte (or pseudo bits per byte, labelled).")] = "bpb",
-    limit: Annotated[int, typer.Option(help="How much to score: pieces of text, or tokens sampled for pseudo bits per byte.")] = 2048,
+    limit: Annotated[int, typer.Option(help="Pieces to score, or tokens sampled for pseudo bits.")] = 2048,
     as_json: Json = False,
 ) -> None:
     """Measure a model."""
@@ -216,24 +217,15 @@ def tokenizer_train(
     out: Annotated[str, typer.Option(help="The tokenizer.json to write.")],
     kind: Annotated[str, typer.Option("--type", help="bbpe, wordpiece, char, byte or word.")] = "bbpe",
     vocab_size: Annotated[int, typer.Option(help="Entries; a ceiling for char, byte and word.")] = 8192,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold case (wordpiece and word).")] = False,
+    sentinels: Annotated[int, typer.Option(help="How many <extra_id_k> tokens.")] = 100,
     field: Annotated[str, typer.Option(help="The key of a JSON line that holds its text.")] = "text",
 ) -> None:
     """Train a tokenizer on text."""
-    from pydantic import ValidationError
+    from unmask.data.tokenizer import train_tokenizer
 
-    from unmask.config import CorpusConfig, TokenizerConfig
-    from unmask.data.corpus import read
-    from unmask.data.tokenizer import Tokenizer
-
-    kinds = ("bbpe", "wordpiece", "char", "byte", "word")
-    if kind not in kinds:
-        raise UserError(f"--type {kind} is no tokenizer{nearest(kind, kinds)} Known: {', '.join(kinds)}")
-    try:
-        config = TokenizerConfig(type=kind, vocab_size=vocab_size)  # type: ignore[arg-type]
-    except ValidationError as error:
-        raise UserError(f"--vocab-size {vocab_size}: {error.errors()[0]['msg']}") from error
-    texts = (d.text for path in inputs for d in read(CorpusConfig(path=path, field=field)))
-    tokenizer = Tokenizer.train(config, texts)
+    settings = {"type": kind, "vocab_size": vocab_size, "lowercase": lowercase, "sentinels": sentinels}
+    tokenizer = train_tokenizer(inputs, settings, field)
     tokenizer.save(out)
     print(f"{out}: {tokenizer.vocabulary.size} entries")
 
@@ -260,6 +252,7 @@ def _get(report: Any, name: str) -> Any:
 
 def main() -> None:
     """Run the command line and exit: 0, 2 for bad input, 130 after Ctrl-C."""
+    patient_threads()
     try:
         code = app(standalone_mode=False)  # typer turns Ctrl-C into the exit code 130
         sys.exit(code if isinstance(code, int) else 0)
@@ -274,3 +267,9 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        print(
+            f"error: {error.filename or 'a file'}: {error.strerror or error}: check the path and the disk",
+            file=sys.stderr,
+        )
+        sys.exit(2)

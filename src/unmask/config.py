@@ -40,10 +40,13 @@ class CorpusConfig(Strict):
         return self
 
 
+Kind = Literal["bbpe", "wordpiece", "char", "byte", "word"]
+
+
 class TokenizerConfig(Strict):
     """Which tokenizer to train on the corpus, or which file to load."""
 
-    type: Literal["bbpe", "wordpiece", "char", "byte", "word"] = "bbpe"
+    type: Kind = "bbpe"
     vocab_size: int = Field(8192, ge=2)
     """Entries including special tokens; a ceiling for byte, char and word."""
     lowercase: bool = False
@@ -64,8 +67,8 @@ class ModelConfig(Strict):
     A model family is a set of these values plus a table of tensor names, never a class.
     """
 
-    family: str = "unmask"
-    """Whose tensor names and file format `export` uses (bert, gpt2, llama, t5, or unmask's own)."""
+    family: Literal["unmask", "bert", "gpt2", "llama", "t5"] = "unmask"
+    """Whose tensor names and file format `export` uses; unmask = any settings, without an export."""
     visibility: Visibility = "causal"
     """How `lm.logits` and `lm.generate` fill reveal and horizon; training takes them from the record."""
     vocab_size: int = Field(0, ge=0)
@@ -76,19 +79,19 @@ class ModelConfig(Strict):
     num_source_layers: int = Field(0, ge=0)
     """Layers of the stack that reads the source; 0 = a single stack."""
     num_heads: int = Field(4, ge=1)
-    num_kv_heads: int | None = None
+    num_kv_heads: int | None = Field(None, ge=1)
     """Grouped-query attention (Ainslie et al. 2023): key and value heads; None = num_heads."""
-    head_size: int | None = None
+    head_size: int | None = Field(None, ge=1)
     """None = hidden_size / num_heads."""
-    intermediate_size: int | None = None
+    intermediate_size: int | None = Field(None, ge=1)
     """Width of the feed-forward layer; None = 4 × hidden_size (8/3, rounded up to 8, for gated ones)."""
     activation: Activation = "gelu"
     max_position: int = Field(512, ge=1)
     """Longest sequence of either stack."""
     positions: Literal["learned", "sinusoidal", "rotary", "t5", "none"] = "learned"
     rotary_base: float = 10000.0
-    relative_buckets: int = 32
-    relative_max_distance: int = 128
+    relative_buckets: int = Field(32, ge=4)
+    relative_max_distance: int = Field(128, ge=2)
     token_types: int = Field(0, ge=0)
     """Rows of the token-type table (BERT's segments); 0 = none."""
     norm: Literal["layer", "rms"] = "layer"

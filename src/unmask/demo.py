@@ -42,6 +42,8 @@ class Shown:
 def demo(corpus: str | None, out: Path, tokens: float | None = None) -> list[Shown]:
     """Train, measure, sample and export the four small models; print one table."""
     begun = time.perf_counter()
+    if out.is_file():
+        raise UserError(f"{out} is a file: give --out a directory")
     if out.exists() and any(out.iterdir()):
         out = _fresh(out)
     path = corpus or str(_prose(out))

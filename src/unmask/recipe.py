@@ -93,13 +93,15 @@ def load_recipe(name: str | Path, overrides: Iterable[str] | Mapping[str, Any] =
     pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(o) for o in overrides]
     if any(key.startswith("budget.") for key, _ in pairs):
         values["budget"] = {}  # a given budget replaces the recipe's
-    for key, value in pairs:
+    for key, value in sorted(pairs, key=lambda pair: pair[0] != "objective.type"):  # it resets its neighbours
         _set(values, key, value)
     return validate(values, where)
 
 
 def validate(values: Mapping[str, Any], where: str) -> Recipe:
     """A recipe from plain values; the first thing that is wrong is one clear sentence."""
+    if "imported" in values:
+        raise UserError(f"{where} is of a model imported from {values['imported']}: it has no corpus to train on")
     if "corpus" not in values:
         raise UserError("no corpus: give corpus=PATH (a .txt or .jsonl file, a directory or a glob)")
     try:
@@ -109,14 +111,16 @@ def validate(values: Mapping[str, Any], where: str) -> Recipe:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """ "a.b=value" as (key, value); the value is read as YAML.
+    """ "a.b=value" as (key, value): text where the setting is text, else read as YAML.
 
-    >>> parse_override("train.learning_rate=1e-3"), parse_override("objective.type=causal")
-    (('train.learning_rate', 0.001), ('objective.type', 'causal'))
+    >>> parse_override("train.learning_rate=1e-3"), parse_override("corpus=2024"), parse_override("seed=7")
+    (('train.learning_rate', 0.001), ('corpus', '2024'), ('seed', 7))
     """
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise UserError(f"'{text}' is not an override: write key=value, such as train.learning_rate=1e-3")
+    if _is_text(key):
+        return key, value
     try:
         parsed = yaml.safe_load(value) if value else None
     except yaml.YAMLError:
@@ -127,6 +131,15 @@ def parse_override(text: str) -> tuple[str, Any]:
         except ValueError:
             parsed = value
     return key, parsed
+
+
+def _is_text(key: str) -> bool:
+    """Whether a setting is text (a path, a pattern, a name), so that YAML must not read a meaning into it."""
+    *parents, last = key.split(".")
+    if last in ("corpus", "valid") and not parents:
+        return True
+    fields = [m.model_fields[last] for m in _walk(parents)[1] if last in m.model_fields]
+    return bool(fields) and all(set(get_args(f.annotation) or (f.annotation,)) <= {str, type(None)} for f in fields)
 
 
 def dump(recipe: Recipe) -> str:

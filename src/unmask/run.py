@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from unmask.lm import load
 from unmask.loss import forward_heads
 from unmask.model.spec import flops, parameters
 from unmask.model.transformer import Transformer
+from unmask.model.translate import family_of
 from unmask.objectives.base import Shape
 from unmask.recipe import Recipe, dump, load_recipe, validate
 from unmask.train.checkpoint import write_json
@@ -73,12 +74,14 @@ def pretrain(
     out = Path(out)
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, {k.replace("__", "."): v for k, v in overrides.items()})
+    elif overrides:
+        raise UserError(f"a Recipe is complete: set {next(iter(overrides))} in it, or give the recipe's name")
     stored = _stored(out, resume)
-    if stored is not None:
-        _same(recipe, stored, out)
     if stored is None:
         text = prepare(recipe.corpus, recipe.valid, recipe.tokenizer, cache_folder(cache), say)
     else:
+        _same(recipe, stored, out)
+        _same_machine(out, say)
         text = prepared(out, cache, say)
     recipe = resolve(recipe, text.tokenizer)
     trainer, evaluate = build(recipe, text, out, progress)
@@ -174,8 +177,30 @@ def resolve(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:
             f"the tokenizer has {size} entries but model.vocab_size={rows} rows: "
             f"set model.vocab_size to at least {size} (0 takes the tokenizer's size) or train a smaller tokenizer"
         )
-    model = recipe.model.model_copy(update={"vocab_size": rows or size, "visibility": recipe.objective.visibility})
-    return recipe.model_copy(update={"model": model})
+    sees = recipe.objective.visibility
+    if "visibility" in recipe.model.model_fields_set and recipe.model.visibility != sees:
+        raise UserError(
+            f"model.visibility={recipe.model.visibility} contradicts objective {recipe.objective.type}, "
+            f"which trains a {sees} model: leave model.visibility out"
+        )
+    model = recipe.model.model_copy(update={"vocab_size": rows or size, "visibility": sees})
+    if model.family != "unmask":
+        _exportable(model)
+    corpora = {k: _absolute(c) for k in ("corpus", "valid") if (c := getattr(recipe, k)) is not None}
+    return recipe.model_copy(update={"model": model, **corpora})
+
+
+def _exportable(model: ModelConfig) -> None:
+    """A family's settings are checked before training, not at the export after it."""
+    try:
+        family_of(model)
+    except UserError as error:
+        raise UserError(f"{error} (model.family=unmask trains it all the same, without an export)") from error
+
+
+def _absolute(corpus: CorpusConfig) -> CorpusConfig:
+    """The corpus by a path that a run can be resumed with from anywhere."""
+    return corpus.model_copy(update={"path": os.path.abspath(corpus.path)})
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
@@ -212,13 +237,30 @@ def _stored(out: Path, resume: str) -> Recipe | None:
 
 def _same(asked: Recipe, stored: Recipe, out: Path) -> None:
     """A run is continued with its own recipe: name the first setting that differs."""
-    a, b = (_flat(r.model_dump(mode="json")) for r in (asked, stored))
-    decided = {"model.vocab_size", "model.visibility"}
+    paths = {k: _absolute(c) for k in ("corpus", "valid") if (c := getattr(asked, k)) is not None}
+    a, b = (_flat(r.model_dump(mode="json")) for r in (asked.model_copy(update=paths), stored))
+    decided = {"model.vocab_size": 0, "model.visibility": "causal"}  # filled in by `resolve` where left out
     for key in sorted(a.keys() | b.keys()):
-        if a.get(key) != b.get(key) and not (key in decided and a.get(key) in (0, "causal")):
+        if a.get(key) != b.get(key) and a.get(key) != decided.get(key, a):
             raise UserError(
                 f"{out} was started with {key}={b.get(key)}, not {a.get(key)}: "
                 "resume it with its own settings (unmask resume), or give another out="
+            )
+
+
+def _same_machine(out: Path, say: Callable[[str], None]) -> None:
+    """Say aloud what makes a resumed run differ in its last bits: another torch, processor or thread count."""
+    try:
+        before = json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    now = environment()
+    flat_before, flat_now = _flat(before), _flat(now)
+    for key in ("packages.torch", "cpu_capability", "threads"):
+        if flat_before.get(key) != flat_now.get(key):
+            say(
+                f"{key} was {flat_before.get(key)} and is {flat_now.get(key)}: "
+                "the run continues, but not bit for bit as it would have"
             )
 
 
@@ -267,13 +309,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def read_metrics(out: Path) -> Iterable[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl."""
-    with open(out / "metrics.jsonl", encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
-
-
 def evaluate(
     model: str | Path,
     suite: str = "bpb",
@@ -285,11 +320,14 @@ def evaluate(
     lm = load(model)
     if text is not None:
         documents = (d.text for d in read(CorpusConfig(path=text)))
-        return dict(suites.evaluate(lm, suite, suites.encode(lm, documents), None, limit))
-    if not (Path(model) / "environment.json").exists():
-        raise UserError(f"{model} is no run with a held-out text of its own: give a text to evaluate on")
+        return dict(suites.evaluate(lm, suite, suites.encode(lm, documents), _counts(Path(model), cache), limit))
     own = prepared(Path(model), cache)
     return dict(suites.evaluate(lm, suite, own.valid, np.asarray(own.train.counts), limit))
+
+
+def _counts(run: Path, cache: str | Path | None) -> np.ndarray | None:
+    """Unigram counts of a run's training text; None where there is no such run."""
+    return np.asarray(prepared(run, cache).train.counts) if (run / "text.json").exists() else None
 
 
 def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = None) -> str:
@@ -300,6 +338,8 @@ def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = N
 
 def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], None] = lambda _: None) -> Prepared:
     """The tokenized text that a run was trained on: where it was kept, or made again from the same corpus."""
+    if not (out / "text.json").exists():
+        raise UserError(f"{out} is no run with a text of its own: give the text to evaluate on")
     try:
         place = Path(json.loads((out / "text.json").read_text(encoding="utf-8"))["prepared"])
     except (OSError, ValueError, KeyError) as error:

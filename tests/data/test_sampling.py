@@ -193,13 +193,6 @@ def test_once_shows_every_piece_once(objective: Objective) -> None:
     assert sum(len(b.samples.index) for b in x.once(limit=5)) == min(5, len(x.pieces))
 
 
-def test_mean_counts_are_those_of_the_updates() -> None:
-    x = loader(Text.of(*np.random.default_rng(0).integers(1, 60, 40)), Masked(), micro=2)
-    steps = -(-64 // x.steps) * x.steps
-    batches = [b for s in range(steps) for b in x(s)]
-    assert x.mean_counts()["tokens"] == pytest.approx(sum(b.counts()["tokens"] for b in batches) / steps)
-
-
 def test_no_update_is_empty_where_texts_are_mostly_tiny() -> None:
     # 2 rows an update by the long texts at the beginning; then come windows that few rows could take.
     x = loader(Text.of(*[15] * 600, *[1] * 600), Causal(), rows=2, shuffle=False)

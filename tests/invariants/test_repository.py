@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "unmask"
 
 # Each may import its own level's package and everything on the levels before it.
 LEVELS = [
-    {"errors"},
+    {"errors", "process"},
     {"batch", "config", "keyed"},
     {"objectives"},
     {"data", "model"},

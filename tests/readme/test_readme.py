@@ -44,9 +44,8 @@ def tiny(command: str) -> list[str]:
 
 def run(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "UNMASK_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "unmask", *words], cwd=place, env=environment, capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, "-m", "unmask", *words]
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_the_readme_names_what_users_need() -> None:

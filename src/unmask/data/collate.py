@@ -273,17 +273,17 @@ def _moved(t: Targets, head: Head, where: np.ndarray, laid: Stream) -> Targets:
 def _dense(t: Targets, norm: float, where: np.ndarray, size: int) -> Targets:
     """index=None over all of (B · T): positions that no token reached have weight 0."""
 
-    def spread(a: np.ndarray | None, dtype: Any) -> np.ndarray | None:
+    def spread(a: np.ndarray | None, dtype: Any, fill: int = 0) -> np.ndarray | None:
         if a is None:
             return None
-        out = np.zeros((size, *a.shape[1:]), dtype)
+        out = np.full((size, *a.shape[1:]), fill, dtype)
         out[where] = a
         return out
 
     kind = np.float32 if np.asarray(t.value).dtype.kind == "f" else np.int64
     return Targets(
         None, spread(t.value, kind), spread(t.weight, np.float32), norm,
-        spread(t.group, np.int64), spread(t.extra, np.int64), spread(t.draw, np.float64),
+        spread(t.group, np.int64, -1), spread(t.extra, np.int64), spread(t.draw, np.float64),
     )  # fmt: skip
 
 

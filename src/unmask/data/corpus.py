@@ -121,9 +121,7 @@ def read(config: CorpusConfig, counts: Counts | None = None) -> Iterator[Documen
         raise UserError(f"the corpus {config.path} has no text ({counts.files} files, {counts.empty} empty documents)")
 
 
-def _of_file(
-    path: Path, config: CorpusConfig, separator: re.Pattern[str] | None, counts: Counts
-) -> Iterator[Document]:
+def _of_file(path: Path, config: CorpusConfig, separator: re.Pattern[str] | None, counts: Counts) -> Iterator[Document]:
     lines = _lines(path, config.strict, counts)
     mode = config.document
     if ending(path) in JSON_ENDINGS:

@@ -121,10 +121,3 @@ class Loader:
             index = np.arange(begin, min(begin + self.per_step, total))
             window = Window(index, pack(self.objective.sizes(self._outline(index)), self.shape))
             yield self._batch(window, np.arange(window.place.rows), 0.0)
-
-    def mean_counts(self, steps: int = 64) -> dict[str, float]:
-        """Tokens, target tokens and rows of an update, averaged over the first `steps` (whole windows)."""
-        steps = -(-steps // self.steps) * self.steps
-        seen = [b for s in range(steps) for b in self(s)]
-        total = {k: sum(b.counts()[k] for b in seen) / steps for k in ("tokens", "target_tokens")}
-        return {**total, "rows": sum(b.stream.tokens.shape[0] for b in seen) / steps}

@@ -16,13 +16,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import tokenizers
+from pydantic import ValidationError
 
-from unmask.config import TokenizerConfig
-from unmask.data.corpus import well_formed
+from unmask.config import CorpusConfig, Kind, TokenizerConfig
+from unmask.data.corpus import read, well_formed
 from unmask.data.pieces import BYTES, CHAR_PATTERN, learn
 from unmask.data.special import Vocabulary, roles_of
 from unmask.errors import UserError
@@ -106,9 +107,7 @@ class Tokenizer:
         if self._byte_ids is not None:
             return [self._byte_ids[np.frombuffer(well_formed(t).encode(), np.uint8)] for t in texts]
         if self._character_ids is not None:
-            return [
-                self._character_ids[np.frombuffer(well_formed(t).encode("utf-32-le"), "<u4")] for t in texts
-            ]
+            return [self._character_ids[np.frombuffer(well_formed(t).encode("utf-32-le"), "<u4")] for t in texts]
         ids = self._encode_by_library(texts)
         return [self._without_controls(t, i) for t, i in zip(texts, ids, strict=True)]
 
@@ -344,6 +343,17 @@ def _losses(spec: dict[str, Any]) -> list[str]:
         unknown = _unknown(spec)
         lost.append(f"what the vocabulary lacks {f'becomes {unknown}' if unknown else 'is dropped'}")
     return lost
+
+
+def train_tokenizer(paths: Iterable[str], settings: dict[str, Any], field: str = "text") -> Tokenizer:
+    """Train on files, directories or globs; `settings` are those of `TokenizerConfig`."""
+    try:
+        config = TokenizerConfig.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = f" Known types: {', '.join(get_args(Kind))}" if first["loc"] == ("type",) else ""
+        raise UserError(f"tokenizer {first['loc'][0]}={first['input']!r}: {first['msg']}.{known}") from error
+    return Tokenizer.train(config, (d.text for p in paths for d in read(CorpusConfig(path=p, field=field))))
 
 
 def _space(character: str) -> bool:

@@ -33,8 +33,11 @@ def whole(place: Path) -> Iterator[Path]:
     try:
         yield directory
         if not place.exists():
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.rename(directory, place)
+            except OSError:  # ENOTEMPTY or EEXIST: another process was faster
+                if not place.exists():
+                    raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

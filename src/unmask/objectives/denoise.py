@@ -66,8 +66,8 @@ class TextToText(Objective):
 class PrefixLM(TextToText):
     """The end of a text from its beginning; the split is uniform over the text.
 
-    The prefix holds 1 … n − 1 tokens (a text of one token has an empty prefix). The target ends with
-    [EOS] only where the document ends.
+    The prefix holds 0 … n − 1 of n tokens: it may be empty, so that the probability of a whole text is an event
+    that the model was trained on. The target ends with [EOS] only where the document ends.
 
     >>> from unmask.objectives.show import toy
     >>> e = PrefixLM(layout="prefix")(Rows.of([[11, 12, 13, 14]]), toy())
@@ -82,16 +82,12 @@ class PrefixLM(TextToText):
 
     def pair_sizes(self, of: Outline) -> tuple[np.ndarray, np.ndarray]:
         key = keyed.absorb(of.key, keyed.purpose("split"))
-        split = np.minimum(
-            1 + keyed.below(keyed.bits(key, np.zeros(len(key), np.int64)), np.maximum(of.lengths - 1, 1)),
-            of.lengths - 1,
-        )
-        split = np.maximum(split, 0)
+        split = keyed.below(keyed.bits(key, np.zeros(len(key), np.int64)), np.maximum(of.lengths, 1))
         return split, of.lengths - split + of.ends
 
     def longest(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.layout.kind == "encdec":
-            return np.maximum(lengths - 1, 0), lengths + (lengths == 1)
+            return np.maximum(lengths - 1, 0), lengths + 1
         return lengths, np.ones_like(lengths)
 
     def pairs(self, rows: Rows, vocabulary: Vocabulary) -> Pairs:
@@ -106,7 +102,7 @@ class PrefixLM(TextToText):
 class SpanCorruption(TextToText):
     """T5's denoising: spans of the text are replaced by sentinels, and the target spells them out.
 
-    `noise_density` of n tokens, round(density · n) but at least 1 and at most n − 1, in
+    `noise_density` of n tokens, round(density · n) but at least 1 and, for n > 1, at most n − 1, in
     round(noise / mean_span) spans. Source and target end with [EOS].
 
         text     thank you for inviting me to your party last week

@@ -43,6 +43,7 @@ def pretrain(
         str, typer.Argument(help="A shipped recipe's name, or the path of a YAML file.", show_default=False)
     ],
     overrides: Overrides = None,
+    as_json: Json = False,
 ) -> None:
     """Train a model on your text: unmask pretrain encoder-small corpus=my.txt out=runs/a budget.minutes=5"""
     from unmask.recipe import load_recipe
@@ -60,19 +61,21 @@ def pretrain(
         raise UserError("no place for the run: give out=DIR")
     from unmask.run import pretrain as run
 
-    _print_run(run(loaded, out=own["out"], resume=own.get("resume", "never"), cache=own.get("cache")))
+    _print_run(run(loaded, out=own["out"], resume=own.get("resume", "never"), cache=own.get("cache")), as_json)
 
 
 @app.command()
-def resume(run: Annotated[str, typer.Argument(help="A run directory.")]) -> None:
+def resume(run: Annotated[str, typer.Argument(help="A run directory.")], as_json: Json = False) -> None:
     """Continue a run that was stopped, to the end of its budget."""
     from unmask.run import resume_run
 
-    _print_run(resume_run(run))
+    _print_run(resume_run(run), as_json)
 
 
-def _print_run(run: Any) -> None:
+def _print_run(run: Any, as_json: bool) -> None:
     held = run.held_out
+    if as_json:
+        return _emit({"out": run.out, "parameters": run.parameters, **vars(run.counters), **held.summary()})
     print(
         f"{run.out}: {run.counters.step} updates, {run.counters.tokens:,} tokens, {run.counters.seconds:.0f} s; "
         f"held-out loss {held.loss:.3f} nats per content target (unigram floor {held.unigram_floor:.3f})"

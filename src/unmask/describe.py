@@ -17,8 +17,8 @@ def describe(what: str) -> dict[str, Any]:
     """Settings, parameters and training FLOPs per token of a model.
 
     what: a recipe's name or path (its tokenizer's size stands for the vocabulary), a run directory, or a
-    Hugging Face directory. FLOPs are per stream token at full context, with a vocabulary head at every stream
-    token (a decoder's case) and without one.
+    Hugging Face directory. FLOPs are those of training: of a token's way through the layers at full context (with
+    two stacks, one token of each), and of one target's vocabulary head.
     """
     config = _config(what)
     heads = LANGUAGE_MODEL

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor, nn
 
 from unmask.batch import Batch, Rows, Stream
@@ -23,32 +23,37 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.data.whole import whole
 from unmask.errors import UserError
 from unmask.evaluate import fill, generate, score
-from unmask.evaluate.base import device_of, evaluating, tokenizer_of
+from unmask.evaluate.base import device_of, evaluating, shape_of, tokenizer_of
 from unmask.evaluate.inputs import frame_size, framed, stream_of
 from unmask.model.heads import HeadModule
-from unmask.model.interop import check_export, export_hf, load_hf
+from unmask.model.interop import Report, check_export, export_hf, load_hf
 from unmask.model.transformer import Transformer
+from unmask.model.translate import NOTES, first_fault, read_json, read_notes
 from unmask.objectives import AnyObjective, Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective, Plan
 from unmask.train import checkpoint
 from unmask.train.devices import choose_device, to_device
 
-_OBJECTIVE: TypeAdapter[AnyObjective] = TypeAdapter(AnyObjective)
-
 
 @dataclass(frozen=True)
 class LM:
     """A network with its tokenizer and objective, where they are known.
 
-    `words` is the tokenizer's vocabulary, with the start token that the model was trained with.
+    context         tokens of a row in training, of the source's where there are two stacks: longer texts are cut
+    target_context  tokens of the target's row where there are two stacks; None = what the objective needs
+    words           the tokenizer's vocabulary, with the start token that the model was trained with
+    report          of a Hugging Face directory: which tensors were loaded, reshaped, new and unused
     """
 
     network: Transformer
+    context: int
     tokenizer: Tokenizer | None = None
     objective: Objective | None = None
+    target_context: int | None = None
     words: Vocabulary | None = None
     directory: Path | None = None
+    report: Report | None = None
 
     @property
     def config(self) -> ModelConfig:
@@ -107,7 +112,9 @@ class LM:
     ) -> Tensor:
         """(B, T, V) logits at every position; with two stacks, at every position of `decoder_input_ids`.
 
-        Ids and masks are (B, T) lists, arrays or tensors; see `evaluate.inputs.stream_of` for padding and prefixes.
+        Ids and masks are (B, T) lists, arrays or tensors; padding is what `attention_mask` says. `prefix_length` is
+        for prefix models: how many leading tokens of each row (one number, or one a row) see each other. Without
+        it only the first token, normally [BOS], is the prefix, so that no position sees what it must predict.
         """
         if TOKENS.uses not in self.network.heads:
             raise UserError("this model has no vocabulary head: only its hidden states can be read")
@@ -158,10 +165,10 @@ class LM:
     def embed(self, texts: str | Sequence[str], batch_size: int = 32) -> Tensor:
         """(N, d) one vector a text: the mean of the last states over its tokens, control tokens included.
 
-        A text beyond the model's positions is read in pieces, each with its control tokens.
+        A text beyond the trained length is read in pieces, each with its control tokens.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
-        longest = self.config.max_position - frame_size(self.config)
+        longest = self._room()
         ids = tokenizer_of(self).encode_batch(texts)
         parts: list[tuple[int, np.ndarray]] = []
         for i, text in enumerate(ids):
@@ -180,9 +187,14 @@ class LM:
                 count.index_add_(0, which, real.sum(1).float().cpu())
         return total / count
 
+    def _room(self) -> int:
+        """How many tokens of text the first stack was trained to read at once."""
+        shape = shape_of(self)
+        return (shape.source or shape.stream) - frame_size(self.config)
+
     def _framed(self, texts: Sequence[np.ndarray]) -> Stream:
         """(B, T) the texts as the first stack read them in training, one a row."""
-        most = self.config.max_position - frame_size(self.config)
+        most = self._room()
         if (longest := max(len(t) for t in texts)) > most:
             raise UserError(f"the text has {longest} tokens and the model room for {most}: shorten it")
         examples = framed(Rows.of(texts), self.config, self.vocabulary)
@@ -208,13 +220,16 @@ class LM:
             left_out = export_hf(self.network, written, self._ids())
             if self.tokenizer is not None:
                 cls_sep = self.config.visibility == "bidirectional" and not self.config.num_source_layers
-                self.tokenizer.save_hf(written, cls_sep=cls_sep, max_length=self.config.max_position)
-            if self.objective is not None:
-                extra = {"visibility": self.config.visibility, "objective": self.objective.model_dump(mode="json")}
-                stored = json.loads((written / _OWN).read_text()) if (written / _OWN).exists() else {}
-                (written / _OWN).write_text(json.dumps({**stored, **extra}, indent=1) + "\n", encoding="utf-8")
+                self.tokenizer.save_hf(written, cls_sep=cls_sep, max_length=self.context)
+            notes = {**read_notes(written), "visibility": self.config.visibility, **self._trained()}
+            (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
             difference = check_export(self.network, written)
         return {"directory": str(place), "difference": difference, "left_out": list(left_out)}
+
+    def _trained(self) -> dict[str, Any]:
+        """The keys of `_Trained`, ready for JSON and YAML."""
+        objective = None if self.objective is None else self.objective.model_dump(mode="json")
+        return {"objective": objective, "context": self.context, "target_context": self.target_context}
 
     def _ids(self) -> dict[str, int | None]:
         """Token ids for config.json by role."""
@@ -224,11 +239,25 @@ class LM:
         return {**found, "decoder_start": self.vocabulary.bos}
 
 
-_OWN = "unmask.json"
-"""What our exports know beyond config.json: the mask and the objective."""
-
-
 # ---------------------------------------------------------------- loading
+
+
+class _Trained(BaseModel):
+    """How a model was trained: what loading reads of an export's unmask.json; other keys pass."""
+
+    objective: AnyObjective | None = None
+    context: int | None = Field(None, ge=1)
+    target_context: int | None = Field(None, ge=1)
+
+
+class _Run(BaseModel):
+    """What loading reads of a run's recipe.yaml; other keys pass."""
+
+    model: ModelConfig
+    objective: AnyObjective
+    context: int = Field(ge=1)
+    target_context: int | None = Field(None, ge=1)
+    start: int | None = None
 
 
 def load(path: str | Path, which: Literal["last", "best"] | int = "last", device: str = "auto") -> LM:
@@ -254,16 +283,16 @@ def load(path: str | Path, which: Literal["last", "best"] | int = "last", device
 def _load_run(place: Path, which: Literal["last", "best"] | int) -> LM:
     file = place / "recipe.yaml"
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        config = ModelConfig.model_validate(values["model"])
-        objective = _OBJECTIVE.validate_python(values["objective"])
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValidationError) as error:
-        raise UserError(f"{file} does not describe a run's model and objective: {_one_line(error)}") from error
+        run = _Run.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+        fault = first_fault(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
+        raise UserError(f"{file} does not describe a run's model, objective and context: {fault}") from error
     found = _checkpoint(place, which)
-    network = Transformer(config, objective.heads())
+    network = Transformer(run.model, run.objective.heads())
     checkpoint.load_model(nn.ModuleDict({"model": network}), found)
     tokenizer = Tokenizer.load(place) if (place / "tokenizer.json").exists() else None
-    return LM(network, tokenizer, objective, _words(tokenizer, values.get("start")), place)
+    words = _words(tokenizer, run.start)
+    return LM(network, run.context, tokenizer, run.objective, run.target_context, words, place)
 
 
 def _checkpoint(place: Path, which: Literal["last", "best"] | int) -> Path:
@@ -282,15 +311,19 @@ def _checkpoint(place: Path, which: Literal["last", "best"] | int) -> Path:
 
 
 def _load_hf(place: Path) -> LM:
-    network, _ = load_hf(place)
-    settings = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    network, report = load_hf(place)
     tokenizer = Tokenizer.load(place) if (place / "tokenizer.json").exists() else None
-    objective = _default_objective(network) if TOKENS.uses in network.heads else None
-    if objective is not None and (place / _OWN).exists():
-        stored = json.loads((place / _OWN).read_text(encoding="utf-8"))
-        objective = _OBJECTIVE.validate_python(stored["objective"]) if "objective" in stored else objective
-    start = settings.get("decoder_start_token_id") if network.config.num_source_layers else None
-    return LM(network, tokenizer, objective, _words(tokenizer, start), place)
+    try:
+        trained = _Trained.model_validate(read_notes(place))
+    except ValidationError as error:
+        raise UserError(f"{place / NOTES} does not say how the model was trained: {first_fault(error)}") from error
+    positions = network.config.max_position
+    if trained.context is None:  # not an export of ours: nothing says how long the rows of training were
+        trained = _Trained(objective=trained.objective, context=positions, target_context=positions)
+    objective = (trained.objective or _default_objective(network)) if TOKENS.uses in network.heads else None
+    start = read_json(place / "config.json").get("decoder_start_token_id") if network.config.num_source_layers else None
+    words = _words(tokenizer, start)
+    return LM(network, trained.context or positions, tokenizer, objective, trained.target_context, words, place, report)
 
 
 def _default_objective(network: Transformer) -> Objective:
@@ -316,7 +349,7 @@ def import_run(directory: str | Path, run: str | Path) -> Path:
         raise UserError(f"{directory} has no vocabulary head: it is no language model that a run could continue")
     values = {
         "model": lm.config.model_dump(mode="json"),
-        "objective": lm.objective.model_dump(mode="json"),
+        **lm._trained(),
         "imported": str(directory),
         "start": None if lm.words is None else lm.words.bos,
     }
@@ -327,7 +360,3 @@ def import_run(directory: str | Path, run: str | Path) -> Path:
         checkpoint.write(written / "checkpoints", 0, networks, {}, {"step": 0, "best_step": None})
         (written / "recipe.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     return place
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -34,8 +34,8 @@ def tokenizer(kind: str = "byte") -> Tokenizer:
     return Tokenizer.train(TokenizerConfig(type=kind, vocab_size=size, sentinels=8), text)  # type: ignore[arg-type]
 
 
-def model_of(name: str, kind: str = "byte", **settings: Any) -> LM:
-    """A tiny model with every parameter random, large enough for its answers to differ."""
+def model_of(name: str, kind: str = "byte", context: int = 0, **settings: Any) -> LM:
+    """A tiny model with every parameter random, large enough for its answers to differ; context 0 = max_position."""
     objective, words = OBJECTIVES[name], tokenizer(kind)
     values = {
         "vocab_size": words.vocabulary.size,
@@ -51,7 +51,7 @@ def model_of(name: str, kind: str = "byte", **settings: Any) -> LM:
     with torch.no_grad():
         for p in network.parameters():
             p += 0.15 * torch.randn(p.shape, generator=generator)
-    return LM(network.eval(), words, objective)
+    return LM(network.eval(), context or network.config.max_position, words, objective)
 
 
 class Stub(nn.Module):
@@ -85,4 +85,4 @@ def stub_of(name: str, kind: str = "byte", max_position: int = 32) -> tuple[LM, 
     logits = torch.randn(size, generator=torch.Generator().manual_seed(1))
     config = ModelConfig(vocab_size=size, max_position=max_position, visibility=OBJECTIVES[name].visibility)
     network: Any = Stub(logits, config)
-    return LM(network, words, OBJECTIVES[name]), logits.double().log_softmax(-1).numpy()
+    return LM(network, max_position, words, OBJECTIVES[name]), logits.double().log_softmax(-1).numpy()

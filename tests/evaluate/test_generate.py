@@ -35,9 +35,7 @@ def greedy_without_cache(lm: LM, prompt: str, steps: int) -> tuple[int, ...]:
     for _ in range(steps):
         whole = np.array([*target, *written, 0])
         pair = Pairs(Ragged(source, starts([len(source)])), Ragged(whole, starts([len(whole)])))
-        batch: Batch = to_device(
-            collate({"x": layout_of(lm.objective)(pair, v)}, {"x": ()}), torch.device("cpu")
-        )
+        batch: Batch = to_device(collate({"x": layout_of(lm.objective)(pair, v)}, {"x": ()}), torch.device("cpu"))
         with torch.no_grad():
             state = lm.network(batch)["stream"][:, -1:]
             logits = lm.network.heads["lm"].project(lm.network.heads["lm"].features(state))[0]  # type: ignore

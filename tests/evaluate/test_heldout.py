@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import torch
 from unmask.batch import starts
 from unmask.data.loader import Loader
 from unmask.errors import UserError
-from unmask.evaluate.heldout import held_out, unigram_losses
+from unmask.evaluate.heldout import content_tokens, held_out, unigram_losses
+from unmask.evaluate.suites import encode, evaluate
 from unmask.loss import forward_heads
 from unmask.objectives.base import Shape
 from unmask.train.devices import to_device
@@ -87,6 +88,33 @@ def test_the_numbers_of_a_stub_are_known() -> None:
     assert r.pieces == len(loader_of("causal").pieces)
     assert set(r.figures()) == {"loss", "accuracy", "unigram_floor", "structural_loss"}
     assert unigram_losses(COUNTS, v)[v.specials].sum() == 0
+
+
+def test_an_unknown_token_is_content_and_has_its_place_in_the_floor() -> None:
+    """WordPiece knows no 漢: [UNK] stands there for text. A byte-level vocabulary has no [UNK]: nothing changes."""
+    lm, log_p = stub_of("causal", "wordpiece")
+    v, ids = lm.vocabulary, tokenizer("wordpiece").encode_batch(["the 漢 sat", "a 漢字 dog"])
+    tokens = np.concatenate(ids)
+    unknown = int((tokens == v.need("unk")).sum())
+    assert unknown >= 2 and v.is_special[v.need("unk")]
+    counts = np.bincount(tokens, minlength=v.size)
+    loader = Loader(
+        Text(tokens, starts([len(i) for i in ids])), OBJECTIVES["causal"], v, Shape(24), rows=2, seed=0, shuffle=False
+    )
+    r = held_out({"model": lm.network}, loader, v, counts)
+    assert (r.content_targets, r.structural_targets) == (len(tokens), 2)  # two documents end
+    assert r.loss == pytest.approx(-log_p[tokens].mean(), rel=1e-6)
+    p = (counts + 1) / (len(tokens) + len(v.ordinary) + 1)
+    assert r.unigram_floor == pytest.approx(-np.log(p[tokens]).mean(), rel=1e-9)
+    assert np.exp(-unigram_losses(counts, v)[content_tokens(v)]).sum() == pytest.approx(1)
+    bits = evaluate(lm, "bpb", encode(lm, ["the 漢 sat", "a 漢字 dog"]), counts)
+    assert bits["loss"] == pytest.approx(r.loss) and bits["unigram_floor"] == pytest.approx(r.unigram_floor)
+    assert bits["lossy"]
+
+    plain = tokenizer().vocabulary
+    assert plain.unk is None and np.array_equal(content_tokens(plain), ~plain.is_special)
+    shared = replace(v, unk=v.eos)  # GPT-2's unknown token is also its end
+    assert not content_tokens(shared)[v.need("eos")]
 
 
 def test_modes_and_random_numbers_stay_as_they_were() -> None:

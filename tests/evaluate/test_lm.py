@@ -11,7 +11,12 @@ import yaml
 from torch import nn
 
 from unmask.errors import UserError
+from unmask.evaluate.base import shape_of
+from unmask.evaluate.generate import generations
+from unmask.evaluate.plans import room
+from unmask.evaluate.suites import encode, evaluate
 from unmask.lm import LM, import_run, load
+from unmask.objectives.base import Shape
 from unmask.train import checkpoint
 
 from .helpers import OBJECTIVES, model_of, tokenizer
@@ -33,7 +38,12 @@ def written_run(lm: LM, place: Path, steps: tuple[int, ...] = (3,)) -> Path:
     """A run directory as `run.pretrain` leaves it, as far as loading goes."""
     place.mkdir()
     assert lm.tokenizer is not None and lm.objective is not None
-    values = {"model": lm.config.model_dump(mode="json"), "objective": lm.objective.model_dump(mode="json")}
+    values = {
+        "model": lm.config.model_dump(mode="json"),
+        "objective": lm.objective.model_dump(mode="json"),
+        "context": lm.context,
+        "target_context": lm.target_context,
+    }
     (place / "recipe.yaml").write_text(yaml.safe_dump(values))
     lm.tokenizer.save(place / "tokenizer.json")
     for step in steps:
@@ -46,7 +56,7 @@ def written_run(lm: LM, place: Path, steps: tuple[int, ...] = (3,)) -> Path:
 def test_a_run_loads_with_the_same_scores(name: str, tmp_path: Path) -> None:
     lm = model_of(name)
     again = load(written_run(lm, tmp_path / "run"), device="cpu")
-    assert again.objective == lm.objective and again.config == lm.config
+    assert again.objective == lm.objective and again.config == lm.config and again.context == lm.context
     assert again.score(["the cat", "a"]) == lm.score(["the cat", "a"])
 
 
@@ -104,9 +114,15 @@ def test_what_is_no_model_is_said(tmp_path: Path) -> None:
             load(path)
     run = tmp_path / "run"
     run.mkdir()
-    for content in ("objective: {type: causal}", "model: {hidden_size: 3.5}\nobjective: {type: causal}", "- a", "{"):
+    for content, fault in (
+        ("objective: {type: causal}\ncontext: 8", "model: Field required"),
+        ("model: {hidden_size: 3.5}\nobjective: {type: causal}\ncontext: 8", "model.hidden_size: "),
+        ("model: {}\nobjective: {type: causal}", "context: Field required"),
+        ("- a", "valid dictionary"),
+        ("{", ""),
+    ):
         (run / "recipe.yaml").write_text(content)
-        with pytest.raises(UserError, match="does not describe a run"):
+        with pytest.raises(UserError, match=f"does not describe a run's model, objective and context: .*{fault}"):
             load(run)
     lm = model_of("causal")
     place = written_run(lm, tmp_path / "small", steps=())
@@ -153,9 +169,12 @@ def test_logits_take_lists_arrays_and_tensors_and_name_what_is_wrong() -> None:
     torch.testing.assert_close(lm.logits(IDS[0]), a[:1], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(lm.logits([IDS[0][:4]])[0], a[0, :4], rtol=1e-4, atol=1e-5)  # causal
     prefix = model_of("prefix")
-    whole, part = prefix.logits(IDS), prefix.logits(IDS, prefix_length=[2, 6])
+    whole, part = prefix.logits(IDS, prefix_length=6), prefix.logits(IDS, prefix_length=[2, 6])
     assert not torch.allclose(whole[0, 0], part[0, 0], atol=1e-3)
     torch.testing.assert_close(whole[1], part[1], rtol=1e-4, atol=1e-5)
+    alone = prefix.logits(IDS)  # without a length, nothing sees what it must predict
+    torch.testing.assert_close(alone, prefix.logits(IDS, prefix_length=1))
+    torch.testing.assert_close(prefix.logits([IDS[0][:3]])[0], alone[0, :3], rtol=1e-4, atol=1e-5)
     for arguments, message in (
         (([[1, 2], [3]],), "rows of equal length"),
         (([[0.5]],), "whole numbers"),
@@ -184,7 +203,8 @@ def test_hidden_states_by_layer(name: str) -> None:
         head = lm.network.heads["lm"]
         with torch.no_grad():
             logits = head.project(head.features(every[2][:, None]))  # type: ignore[operator, attr-defined]
-        torch.testing.assert_close(logits, lm.logits([framed])[0], rtol=1e-4, atol=1e-4)
+        expected = lm.logits([framed], prefix_length=len(framed))[0]  # a prefix model reads it all both ways
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(UserError, match="layer 3 does not exist"):
         lm.hidden(text, 3)
     with pytest.raises(UserError, match="the text has 80 tokens"):
@@ -240,3 +260,113 @@ def test_logits_of_hugging_face_directories_equal_theirs(name: str, tmp_path: Pa
     assert lm.objective.plan == {"bert": "pseudo", "t5": "infill"}.get(name, "left_to_right")
     with pytest.raises(UserError, match="no tokenizer"):
         lm.score("a")
+
+
+# ---------------------------------------------------------------- the trained length
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_text_is_cut_at_the_trained_context_and_not_at_the_last_position(name: str, tmp_path: Path) -> None:
+    """A run of context 16 in a model of 48 positions: what lies beyond 16 was never trained."""
+    trained, positions = model_of(name, context=16), model_of(name)
+    lm = load(written_run(trained, tmp_path / "run"), device="cpu")
+    assert (lm.context, lm.config.max_position) == (16, 48)
+    text = "the cat sat on the mat and on the log"
+    longest = room(OBJECTIVES[name], shape_of(lm))
+    assert longest < 16
+    s = lm.score(text)[0]
+    assert f"cut into pieces of at most {longest} tokens" in s.event and s.tokens == len(text)
+    pieces = [lm.score(text[i : i + longest])[0].each for i in range(0, len(text), longest)]
+    assert s.each == pytest.approx([x for each in pieces for x in each], rel=1e-4)
+    assert "cut into" not in positions.score(text)[0].event
+    bits = evaluate(lm, "bpb", encode(lm, [text]), limit=10**6)
+    assert f"pieces of at most {longest} tokens" in bits["event"]
+    with pytest.raises(UserError, match=r"the text has 37 tokens and the model room for 1[45]"):
+        lm.hidden(text)
+    assert torch.isfinite(lm.embed(text)).all() and not torch.allclose(lm.embed(text), positions.embed(text))
+    if lm.can("generate"):
+        g = generations(lm, "a", 100)[0]
+        assert len(g.ids) <= shape_of(lm).stream and (g.stopped == "positions" or len(g.ids) < 16)
+        with pytest.raises(UserError, match=r"a prompt of \d+ tokens .* goes beyond the 16 that"):
+            lm.generate(text)
+    if lm.can("fill"):
+        with pytest.raises(UserError, match="the model was trained on 16: shorten it"):
+            lm.fill(text + " [MASK]")
+
+
+def test_two_stacks_take_both_lengths_from_the_objective(tmp_path: Path) -> None:
+    lm = model_of("spans", context=40)
+    assert shape_of(lm) == Shape(lm.objective.shape(40).stream, 40)  # type: ignore[union-attr]
+    assert shape_of(replace(lm, target_context=20)) == Shape(20, 40)
+    assert shape_of(replace(lm, target_context=20, objective=None)) == Shape(20, 40)
+    longer = load(written_run(replace(lm, target_context=20), tmp_path / "run"), device="cpu")
+    assert longer.target_context == 20 and len(generations(longer, "a", 100)[0].ids) <= 19
+    pair = model_of("prefix-encdec", context=16)  # source and target have a row of 16 each
+    context, text = "the cat sat on t", "he mat, the dog on"
+    assert "at most 15 tokens" in pair.score(text, context)[0].event
+    assert "cut into" not in pair.score(text[:15], context)[0].event
+    with pytest.raises(UserError, match=r"the context has 17 tokens and the model room for 16: .* at least 1"):
+        pair.score(text, context + "h")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_exports_remember_the_trained_context(name: str, tmp_path: Path) -> None:
+    lm = replace(model_of(name, context=16, **FAMILIES[name]), target_context=12 if name == "spans" else None)  # type: ignore[arg-type]
+    lm.export(tmp_path / "hf")
+    again = load(tmp_path / "hf", device="cpu")
+    assert (again.context, again.target_context) == (16, lm.target_context)
+    assert json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())["model_max_length"] == 16
+    assert again.score("the cat sat on the mat")[0].event == lm.score("the cat sat on the mat")[0].event
+    run = load(import_run(tmp_path / "hf", tmp_path / "run"), device="cpu")
+    assert (run.context, run.target_context) == (16, lm.target_context)
+    values = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert values["imported"] == str(tmp_path / "hf")
+    for notes, message in (("{", "not valid JSON"), ('{"context": 0}', "unmask.json does not say .*context: ")):
+        (tmp_path / "hf" / "unmask.json").write_text(notes)
+        with pytest.raises(UserError, match=message):
+            load(tmp_path / "hf")
+    (tmp_path / "hf" / "unmask.json").unlink()
+    foreign = load(tmp_path / "hf", device="cpu")
+    assert foreign.context == 48 and shape_of(foreign).stream == 48
+
+
+def test_many_masks_share_the_room_of_a_short_target() -> None:
+    """The target of context 48 holds 13 tokens: four masks, four sentinels, two tokens for each."""
+    lm = model_of("spans")
+    assert shape_of(lm) == Shape(13, 48)
+    assert len(lm.fill("[MASK] a [MASK] b [MASK] c [MASK]").masks) == 4
+    with pytest.raises(UserError, match=r"7 masks are too many: .* 13 tokens has room for 6 tokens of answers"):
+        lm.fill("a [MASK] " * 7)
+
+
+# ---------------------------------------------------------------- directories without a vocabulary head
+
+
+def test_a_body_without_a_head_gives_hidden_states_only(tmp_path: Path) -> None:
+    """A bare untied Llama body: its head's table is not there, so no head is made up."""
+    kind, settings = stock("llama")
+    kind(kind.config_class(**settings, tie_word_embeddings=False)).model.save_pretrained(tmp_path)  # type: ignore[attr-defined]
+    lm = replace(load(tmp_path, device="cpu"), tokenizer=tokenizer())
+    assert lm.objective is None and not lm.network.heads
+    assert lm.report is not None and lm.report.new == () and lm.report.heads == () and len(lm.report.loaded) > 10
+    assert not any(lm.can(what) for what in ("score", "fill", "generate"))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="no vocabulary head: only its hidden states can be read"):
+        lm.logits(IDS)
+    with pytest.raises(UserError, match="it can neither score nor write"):
+        lm.score("a")
+    lm = replace(lm, tokenizer=StubTokens())  # type: ignore[arg-type]
+    assert lm.hidden("abc").shape == (4, 32) and lm.embed(["abc", "a"]).shape == (2, 32)
+    with pytest.raises(UserError, match="no vocabulary head"):
+        import_run(tmp_path, tmp_path / "run")
+
+
+class StubTokens:
+    """One token a character, in a vocabulary of 60."""
+
+    vocabulary = replace(tokenizer().vocabulary, size=60)
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array([ord(c) % 50 + 9 for c in text], np.int32)
+
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        return [self.encode(t) for t in texts]

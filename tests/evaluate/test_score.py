@@ -6,6 +6,7 @@ import torch
 
 from unmask.batch import Rows
 from unmask.errors import UserError
+from unmask.evaluate.base import shape_of
 from unmask.evaluate.plans import Query, room
 from unmask.evaluate.score import log_losses, score
 
@@ -23,7 +24,7 @@ def test_a_stub_gives_the_known_sum(name: str, batch_tokens: int) -> None:
         assert s.logprob == pytest.approx(log_p[ids].sum(), rel=1e-6, abs=1e-6)
         assert s.each == pytest.approx(log_p[ids].tolist(), rel=1e-5)
         assert (s.tokens, s.bytes, s.plan) == (len(ids), len(text), OBJECTIVES[name].plan)
-        assert ("cut into pieces of at most" in s.event) == (len(ids) > room(OBJECTIVES[name], 32))
+        assert ("cut into pieces of at most" in s.event) == (len(ids) > room(OBJECTIVES[name], shape_of(lm)))
 
 
 @pytest.mark.parametrize("name", ["causal", "prefix", "prefix-encdec"])

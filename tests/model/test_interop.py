@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from unmask.batch import Head
-from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.model.interop import check_export, export_hf, import_hf, load_hf, load_weights, save_weights
+from unmask.model.interop import check_export, export_hf, import_hf, load_hf, read_hf_config
 from unmask.model.transformer import Transformer
 from unmask.model.translate import family_of
 
@@ -211,6 +209,8 @@ def test_names_of_bare_bodies_and_of_old_files(tmp_path: Path) -> None:
     model, report = load_hf(tmp_path)
     assert report.heads == () and report.new == () and report.unused == ()
     assert torch.equal(model.stack.layers[1].mlp.up.weight, whole.stack.layers[1].mlp.up.weight)
+    three = Head("topic", over="classes", size=3)  # no head that the family knows
+    assert load_hf(tmp_path, heads=[three])[1].new == ("heads.topic.weight", "heads.topic.bias")
     _, report = load_hf(tmp_path, heads=[LM])
     ours = ("dense.dense.weight", "dense.dense.bias", "dense.norm.weight", "dense.norm.bias", "bias")
     assert set(report.new) == {f"heads.lm.{n}" for n in ours}
@@ -233,18 +233,98 @@ def test_shards(tmp_path: Path) -> None:
         import_hf(tmp_path)
 
 
-def test_our_own_files_hold_a_shared_tensor_once(tmp_path: Path) -> None:
-    model = model_of(torch.float32)
-    save_weights(model, tmp_path / "w.safetensors")
-    with safe_open(tmp_path / "w.safetensors", "pt") as stored:
-        assert "heads.lm.weight" not in stored.keys()  # noqa: SIM118
-        assert json.loads(stored.metadata()["aliases"]) == {"heads.lm.weight": "embedding.weight"}
-    other = Transformer(model.config, [LM], seed=5)
-    load_weights(other, tmp_path / "w.safetensors")
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-    assert other.heads["lm"].weight is other.embedding.weight
-    wider = Transformer(ModelConfig(**{**model.config.model_dump(), "vocab_size": 60}), [LM])
-    with pytest.raises(UserError, match=r"embedding.weight has shape \(50, 32\), but the model's has \(60, 32\)"):
-        load_weights(wider, tmp_path / "w.safetensors")
-    with pytest.raises(UserError, match=r"2 tensors differ, first 'heads.order.bias'"):
-        load_weights(Transformer(model.config, [LM, PAIR]), tmp_path / "w.safetensors")
+# ---------------------------------------------------------------- incomplete files
+
+
+def without(path: Path, *names: str) -> None:
+    """Rewrite the weights without these tensors."""
+    tensors = load_file(path / "model.safetensors")
+    save_file({k: v for k, v in tensors.items() if k not in names}, path / "model.safetensors")
+
+
+Q_PROJ, NORM = "model.layers.5.self_attn.q_proj.weight", "model.norm.weight"
+
+
+def test_a_body_that_lacks_a_tensor_is_refused_by_name(tmp_path: Path) -> None:
+    """12 layers without one matrix and one norm still hold 99 % of the weights: nothing starts at random silently."""
+    model = model_of(torch.float32, (LM,), **LLAMA, tied_head=False, num_layers=12)
+    export_hf(model, tmp_path, IDS)
+    without(tmp_path, Q_PROJ)
+    with pytest.raises(UserError, match=rf"lacks {Q_PROJ}, which its config\.json asks for: the files are incomplete"):
+        load_hf(tmp_path)
+    without(tmp_path, NORM)
+    with pytest.raises(UserError, match=f"lacks {Q_PROJ}, {NORM}, which"):
+        load_hf(tmp_path)
+    without(tmp_path, *(f"model.layers.{i}.mlp.down_proj.weight" for i in range(12)))
+    with pytest.raises(UserError, match=r"holds only [\d,]+ of the [\d,]+ weights \(\d\d%\)"):
+        load_hf(tmp_path)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_tensor_of_a_file_is_needed(name: str, tmp_path: Path) -> None:
+    """Take out one after another: each is missed by its name, but for what may be absent."""
+    exported(name, tmp_path / "a")
+    tensors = load_file(tmp_path / "a" / "model.safetensors")
+    free = {"cls.predictions.bias", "bert.embeddings.token_type_embeddings.weight", "cls.seq_relationship.weight"}
+    if name in ("llama", "t5-1.1"):
+        free |= {"lm_head.weight"}  # the whole of an untied head: then there is none
+    if name.startswith("bert"):
+        free |= {"cls.predictions.decoder.bias"}  # the same as cls.predictions.bias
+    for out in tensors.keys() - free:
+        save_file({k: v for k, v in tensors.items() if k != out}, tmp_path / "a" / "model.safetensors")
+        with pytest.raises(UserError, match=f"(lacks|first missing:) {out}"):
+            import_hf(tmp_path / "a")
+
+
+def test_an_absent_token_type_table_is_zeros(tmp_path: Path) -> None:
+    model = exported("bert-pair", tmp_path)
+    without(tmp_path, "bert.embeddings.token_type_embeddings.weight")
+    again, report = load_hf(tmp_path)
+    assert report.new == ("stack.token_types.weight",)
+    assert torch.equal(again.stack.token_types.weight, torch.zeros(2, 32))
+    assert torch.equal(again.embedding.weight, model.embedding.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [("llama", False), ("llama-prefix", True), ("t5-1.1", False), ("gpt2", True)]
+)
+def test_a_body_alone_has_a_vocabulary_head_only_where_that_is_the_tied_table(
+    name: str, head: bool, tmp_path: Path
+) -> None:
+    exported(name, tmp_path)
+    without(tmp_path, "lm_head.weight")
+    model, report = load_hf(tmp_path)
+    assert [h.name for h in report.heads] == (["lm"] if head else []) and report.new == ()
+    assert list(model.heads) == (["lm"] if head else [])
+    if not head:
+        assert load_hf(tmp_path, heads=[LM])[1].new == ("heads.lm.weight",)  # asked for: it starts from the seed
+
+
+# ---------------------------------------------------------------- settings and files
+
+
+def test_settings_are_read_with_the_mask_that_our_exports_note(tmp_path: Path) -> None:
+    for name in ("gpt2", "gpt2-prefix", "bert"):
+        model = exported(name, tmp_path / name)
+        assert read_hf_config(tmp_path / name).visibility == model.config.visibility
+    place = tmp_path / "gpt2-prefix"
+    for file, text, message in (
+        ("unmask.json", '{"visibility": "sideways"}', "describes no model: visibility: Input should be"),
+        ("unmask.json", "{", "unmask.json is not valid JSON"),
+        ("unmask.json", "[]", "holds no settings"),
+        ("config.json", '{"model_type": "gpt2", "n_head": 5}', "num_heads=5 does not divide"),
+        ("config.json", '{"model_type": "gpt2", "n_layer": "x"}', "num_layers: Input should be"),
+        ("config.json", '{"model_type": "llama", "rope_parameters": [1]}', "a value of the wrong kind"),
+        ("config.json", "{", "config.json is not valid JSON"),
+    ):
+        (place / "unmask.json").write_text("{}")
+        (place / file).write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_hf_config(place)
+    with pytest.raises(UserError, match=r"no config\.json"):
+        read_hf_config(tmp_path)
+
+
+def test_every_file_of_an_export_can_be_read_by_the_same_people(tmp_path: Path) -> None:
+    exported("gpt2-prefix", tmp_path)
+    assert len({f.stat().st_mode for f in tmp_path.iterdir()}) == 1

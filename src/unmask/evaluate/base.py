@@ -20,7 +20,7 @@ from unmask.data.special import Vocabulary
 from unmask.errors import UserError
 from unmask.loss import HeadModule
 from unmask.model.heads import read
-from unmask.objectives.base import Objective
+from unmask.objectives.base import Objective, Shape
 
 if TYPE_CHECKING:
     from unmask.data.tokenizer import Tokenizer
@@ -44,6 +44,12 @@ class Model(Protocol):
     @property
     def vocabulary(self) -> Vocabulary: ...
 
+    @property
+    def context(self) -> int: ...  # tokens of a row in training
+
+    @property
+    def target_context(self) -> int | None: ...  # of the target's row where there are two stacks
+
 
 def tokenizer_of(model: Model) -> Tokenizer:
     if model.tokenizer is None:
@@ -54,10 +60,18 @@ def tokenizer_of(model: Model) -> Tokenizer:
 def objective_of(model: Model) -> Objective:
     if model.objective is None:
         raise UserError(
-            f"it is not known what this model (family {model.config.family}) was trained to predict: "
-            "only logits and hidden states can be read from it"
+            f"it is not known what this model (family {model.config.family}) was trained to predict: its hidden "
+            "states can be read, but it can neither score nor write"
         )
     return model.objective
+
+
+def shape_of(model: Model) -> Shape:
+    """The longest streams that the model was trained on; the tables may hold more positions, never trained ones."""
+    if model.objective is not None:
+        return model.objective.shape(model.context, model.target_context)
+    two = model.config.num_source_layers > 0
+    return Shape(model.target_context or model.context, model.context) if two else Shape(model.context)
 
 
 def device_of(network: nn.Module) -> torch.device:

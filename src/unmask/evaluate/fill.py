@@ -10,7 +10,7 @@ import torch
 from unmask.batch import Examples, Rows, full
 from unmask.data.collate import collate
 from unmask.errors import UserError
-from unmask.evaluate.base import Model, device_of, evaluating, objective_of, tokenizer_of
+from unmask.evaluate.base import Model, device_of, evaluating, objective_of, shape_of, tokenizer_of
 from unmask.evaluate.generate import Sampling, Start, Writer
 from unmask.model.heads import read
 from unmask.objectives.base import LM, frame
@@ -18,7 +18,7 @@ from unmask.train.devices import to_device
 
 MASK = "[MASK]"
 LONGEST_SPAN = 16
-"""Tokens that a model of span corruption may put for one [MASK]."""
+"""Tokens that a model of span corruption may put for one [MASK], where its target has room."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _masked(model: Model, text: str, top_k: int) -> Filled:
     ids = tokenizer.encode_with_specials(text)
     at = np.flatnonzero(ids == vocabulary.need("mask"))
     framed = frame(Rows.of([ids]), before=vocabulary.need("cls"), after=vocabulary.need("sep"))
-    _fits(model, len(framed.tokens))
+    _fits(len(framed.tokens), shape_of(model).stream)
     examples = Examples(full(framed.tokens, framed.start), {})
     batch = to_device(collate({"fill": examples}, {"fill": ()}), device_of(model.network))
     with evaluating(model.network):
@@ -96,7 +96,7 @@ def _spans(model: Model, text: str) -> Filled:
     marks = [tokenizer.token(int(s)) for s in vocabulary.sentinels[:gaps]]
     ids = tokenizer.encode_with_specials("".join(p + m for p, m in zip(parts, [*marks, ""], strict=True)))
     source = np.append(ids, vocabulary.need("eos"))
-    _fits(model, len(source))
+    longest = _span_room(model, len(source), gaps)
     ends = frozenset([vocabulary.need("eos"), *vocabulary.sentinels.tolist()])
     writer = Writer(model, Sampling(), ends)
     target = np.zeros(0, np.int32)
@@ -104,7 +104,7 @@ def _spans(model: Model, text: str) -> Filled:
     masks = []
     for k in range(gaps):
         target = np.append(target, vocabulary.sentinels[k])
-        written = writer.write([Start(source, target, k)], [np.zeros(0, np.int32)], LONGEST_SPAN)[0]
+        written = writer.write([Start(source, target, k)], [np.zeros(0, np.int32)], longest)[0]
         spans.append(written.ids)
         masks.append([Candidate(written.text, float(np.exp(written.logprob)))])
         target = np.append(target, written.ids)
@@ -113,9 +113,24 @@ def _spans(model: Model, text: str) -> Filled:
     return Filled(tokenizer.decode(filled), masks)
 
 
-def _fits(model: Model, length: int) -> None:
-    if length > model.config.max_position:
+def _span_room(model: Model, source: int, gaps: int) -> int:
+    """How many tokens each of `gaps` spans may have: the target is [BOS], a sentinel for each gap, and the spans.
+
+    The last token of all is written and not read, so it takes the place of [BOS].
+    """
+    shape = shape_of(model)
+    _fits(source, shape.source or shape.stream)
+    left = shape.stream - gaps - (0 if shape.source else source)
+    if left < gaps:
         raise UserError(
-            f"the text has {length} tokens (control tokens included) and the model {model.config.max_position} "
-            "positions: shorten it"
+            f"{gaps} masks are too many: beside them, the model's trained length of {shape.stream} tokens has room "
+            f"for {max(left, 0)} tokens of answers; use fewer masks" + ("" if shape.source else " or a shorter text")
+        )
+    return min(LONGEST_SPAN, left // gaps)
+
+
+def _fits(length: int, most: int) -> None:
+    if length > most:
+        raise UserError(
+            f"the text has {length} tokens (control tokens included) and the model was trained on {most}: shorten it"
         )

@@ -20,7 +20,7 @@ from unmask import keyed
 from unmask.batch import Stream, starts
 from unmask.data.collate import collate
 from unmask.errors import UserError
-from unmask.evaluate.base import Model, device_of, evaluating, objective_of, tokenizer_of
+from unmask.evaluate.base import Model, device_of, evaluating, objective_of, shape_of, tokenizer_of
 from unmask.evaluate.plans import layout_of, token_head
 from unmask.model.attention import Cache
 from unmask.objectives.layout import Pairs, Ragged
@@ -58,7 +58,7 @@ class Generation:
     """What was written after one prompt.
 
     stopped  end: an end token · stop: a stop string · tokens: max_tokens are written · positions: the stream
-             holds as many tokens as the model has positions
+             holds as many tokens as in training
     logprob  Σ log p of the written tokens, the one that ended it included, under the unfiltered model
     """
 
@@ -140,7 +140,7 @@ class Writer:
     def __init__(self, model: Model, sampling: Sampling, ends: frozenset[int], stops: tuple[str, ...] = ()) -> None:
         self.model, self.sampling, self.ends, self.stops = model, sampling, ends, stops
         self.device = device_of(model.network)
-        self.layout = layout_of(objective_of(model))
+        self.layout, self.shape = layout_of(objective_of(model)), shape_of(model)
         self.head = model.network.heads[token_head(objective_of(model)).uses]
         # Padded rows of the table and control tokens are never written, ends apart.
         self.forbidden = torch.ones(model.config.vocab_size, dtype=torch.bool, device=self.device)
@@ -162,7 +162,7 @@ class Writer:
             active = rows
             for step in range(max_tokens):
                 logits = self.head.project(self.head.features(states[:, None])).float()
-                full = vectors[0] + 1 >= self.model.config.max_position
+                full = vectors[0] + 1 >= self.shape.stream
                 self._choose(active, logits, step, full.tolist(), step + 1 == max_tokens)
                 going = [i for i, row in enumerate(active) if row.stopped is None]
                 if not going:
@@ -187,12 +187,11 @@ class Writer:
         )
         examples = self.layout(pairs, self.model.vocabulary)
         batch = collate({"prompt": examples}, {"prompt": ()})
-        most = self.model.config.max_position
-        for s in (batch.stream, batch.source):
+        for s, most in ((batch.stream, self.shape.stream), (batch.source, self.shape.source)):
             if s is not None and s.tokens.shape[1] > most:
                 raise UserError(
-                    f"a prompt of {s.tokens.shape[1]} tokens (control tokens included) goes beyond the model's "
-                    f"{most} positions: shorten it"
+                    f"a prompt of {s.tokens.shape[1]} tokens (control tokens included) goes beyond the {most} "
+                    "that the model was trained on: shorten it"
                 )
         batch = to_device(batch, self.device)
         return batch.stream, batch.source

@@ -11,7 +11,7 @@ import torch
 
 from unmask.batch import Batch, Head, TermKey
 from unmask.data.loader import Loader
-from unmask.data.special import Vocabulary
+from unmask.data.special import ROLES, Vocabulary
 from unmask.errors import UserError
 from unmask.evaluate.base import device_of, evaluating, states_of, token_losses
 from unmask.evaluate.intervals import ratio
@@ -22,7 +22,8 @@ from unmask.train.devices import to_device
 class HeldOut:
     """Losses in nats, weighted means over all targets of the pieces that were read.
 
-    loss               per content target: its value is an ordinary token (no control token, end or sentinel)
+    loss               per content target: its value stands for text, an ordinary token or [UNK] (no other control
+                       token, end or sentinel)
     accuracy           share of content targets whose token is the likeliest
     structural_loss    per other target; None where there is none
     unigram_floor      the entropy of the same content targets under add-one unigram counts of the training text
@@ -62,14 +63,14 @@ def held_out(
     sums = np.zeros((total, 5))  # of each piece: content loss, weight, hits, floor; structural loss
     weights = np.zeros(total)  # structural
     number = np.zeros(2, np.int64)
-    floor = unigram_losses(counts, vocabulary)
+    floor, stands_for_text = unigram_losses(counts, vocabulary), content_tokens(vocabulary)
     device = device_of(next(iter(networks.values())))
     with evaluating(*networks.values()):
         for batch in loader.once(limit):
             for key, losses, hits in _answers(networks, batch, device):
                 targets = batch.targets[key]
                 weight, value = targets.weight.astype(np.float64), targets.value
-                content = ~vocabulary.is_special[value]
+                content = stands_for_text[value]
                 piece = _piece(batch, batch.heads[key], targets.index)
                 inside = np.where(content, weight, 0.0)
                 columns = (losses * inside, inside, hits * inside, floor[value] * inside, losses * (weight - inside))
@@ -99,15 +100,23 @@ def _summarise(sums: np.ndarray, weights: np.ndarray, number: np.ndarray) -> Hel
 
 
 def unigram_losses(counts: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
-    """(V,) −log((c + 1) / (Σ c + |O|)) of each token; counts and sum run over the |O| ordinary tokens alone,
+    """(V,) −log((c + 1) / (Σ c + |O|)) of each token; counts and sum run over the |O| content tokens alone,
 
-    so the model that the floor belongs to spends nothing on control tokens. 0 at those.
+    so the model that the floor belongs to spends nothing on other control tokens. 0 at those.
     """
-    ordinary = vocabulary.ordinary
-    seen = np.asarray(counts)[ordinary].astype(np.float64) + 1
+    content = content_tokens(vocabulary)
+    seen = np.asarray(counts)[content].astype(np.float64) + 1
     out = np.zeros(vocabulary.size)
-    out[ordinary] = np.log(seen.sum()) - np.log(seen)
+    out[content] = np.log(seen.sum()) - np.log(seen)
     return out
+
+
+def content_tokens(vocabulary: Vocabulary) -> np.ndarray:
+    """(V,) bool: ordinary tokens, and [UNK], which stands for text unless it is also another control (GPT-2's is)."""
+    content = ~vocabulary.is_special
+    if vocabulary.unk is not None:
+        content[vocabulary.unk] = all(getattr(vocabulary, role) != vocabulary.unk for role in ROLES if role != "unk")
+    return content
 
 
 def _answers(

@@ -33,16 +33,17 @@ def stream_of(
 
     mask           1 = a real token; what is 0 is block 0, wherever it stands. Positions count from a row's first
                    real token, so padding on either side gives the same answers; no pad id is looked for.
-    prefix_length  for order=prefix: how many real tokens of each row see each other; None = all of them
+    prefix_length  for order=prefix: how many real tokens of each row see each other, one number or one a row;
+                   None = 1, the first token alone (normally [BOS]), which is causal: no token sees a later one
     """
     tokens = _whole(ids, name, device)
     real = torch.ones_like(tokens) if mask is None else _whole(mask, "attention_mask", device, tokens.shape).ne(0).int()
     index = torch.arange(tokens.shape[1], dtype=torch.int32, device=tokens.device)
     first = real.argmax(1, keepdim=True).int()
     positions = (index - first).clamp(min=0) * real
-    if order == "bidirectional" or (order == "prefix" and prefix_length is None):
+    if order == "bidirectional":
         reveal = torch.zeros_like(positions)
-    elif order == "causal":
+    elif order == "causal" or prefix_length is None:
         reveal = positions
     else:
         length = torch.as_tensor(prefix_length, dtype=torch.int32, device=tokens.device).reshape(-1, 1)
@@ -78,9 +79,9 @@ def _whole(values: Any, name: str, device: torch.device | None, shape: torch.Siz
 def framed(rows: Rows, config: ModelConfig, vocabulary: Vocabulary) -> Examples:
     """Texts as the stack that reads them saw them in training, one stream each.
 
-        two stacks      text [EOS], for the encoder
-        bidirectional   [CLS] text [SEP]
-        causal, prefix  [BOS] text; a prefix model sees all of it both ways
+    two stacks      text [EOS], for the encoder
+    bidirectional   [CLS] text [SEP]
+    causal, prefix  [BOS] text; a prefix model sees all of it both ways
     """
     if config.num_source_layers:
         text = frame(rows, after=vocabulary.need("eos"))

@@ -19,7 +19,7 @@ import numpy as np
 
 from unmask.batch import Examples, Head, Rows, Targets, full, starts
 from unmask.errors import UserError
-from unmask.objectives.base import LM, Objective, Plan, Sizes, Vocabulary, frame
+from unmask.objectives.base import LM, Objective, Plan, Shape, Sizes, Vocabulary, frame
 from unmask.objectives.denoise import SpanCorruption, TextToText, corrupt
 from unmask.objectives.layout import Layout, Pairs, Ragged
 
@@ -78,17 +78,19 @@ def token_head(objective: Objective) -> Head:
     raise UserError(f"objective {objective.type} predicts no tokens: it can be neither scored nor sampled")
 
 
-def room(objective: Objective, longest: int) -> int:
-    """Tokens of text (with its context) that one example can hold in rows of `longest`."""
+def room(objective: Objective, shape: Shape) -> int:
+    """Tokens of text that one example can hold: with its context in one stack, without it where that is the source."""
+    longest = shape.stream
     if objective.plan == "pseudo":
         extra = 2  # [CLS] and [SEP]
     elif objective.plan == "infill":
         # source: the text and [EOS]; in one stack the target <0> x <1> [EOS] follows it
-        extra = 1 if layout_of(objective).kind == "encdec" else 5
+        two = shape.source > 0
+        longest, extra = (shape.source, 1) if two else (shape.stream, 5)
     else:
         extra = 1  # [BOS], or the end token
     if longest <= extra:
-        raise UserError(f"a model of {longest} positions has no room for text under {objective.type}")
+        raise UserError(f"a model trained on {longest} tokens has no room for text under {objective.type}")
     return longest - extra
 
 
@@ -126,8 +128,8 @@ def _any(query: Query) -> np.ndarray:
 def _left_to_right(objective: Objective, query: Query, pieces: np.ndarray, vocabulary: Vocabulary) -> Expansion:
     """Context as source, the rest as target, under the objective's own layout.
 
-        [BOS] source target   one stack: a prefix visible both ways, or causal throughout
-        source · [BOS] target two stacks
+    [BOS] source target   one stack: a prefix visible both ways, or causal throughout
+    source · [BOS] target two stacks
     """
     rows, slot = take(query.rows, pieces)
     given = query.given[pieces]

@@ -18,7 +18,16 @@ from unmask.data.corpus import utf8_length, well_formed
 from unmask.data.sampling import Pieces
 from unmask.data.special import Vocabulary
 from unmask.errors import UserError
-from unmask.evaluate.base import Model, device_of, evaluating, objective_of, states_of, token_losses, tokenizer_of
+from unmask.evaluate.base import (
+    Model,
+    device_of,
+    evaluating,
+    objective_of,
+    shape_of,
+    states_of,
+    token_losses,
+    tokenizer_of,
+)
 from unmask.evaluate.plans import Query, expand, layout_of, room
 from unmask.objectives.base import LM, Objective, Plan, Shape
 from unmask.train.devices import to_device
@@ -80,7 +89,7 @@ def score(
     order = order[~np.isnan(nll[order])]
     each = np.split(-nll[order], np.cumsum(np.bincount(slots[order], minlength=len(texts)))[:-1])
     pieces = np.bincount(owner, minlength=len(texts))
-    longest = room(objective, model.config.max_position)
+    longest = room(objective, shape_of(model))
 
     def named(i: int) -> str:
         said = event(objective, model.vocabulary, tokenizer.token, bool(contexts[i]), end)
@@ -120,21 +129,23 @@ def _query(
 ) -> tuple[Query, np.ndarray]:
     """The query for encoded texts (context first, `seam` tokens of it), and the text (R,) of each piece.
 
-    Texts beyond the model's length are cut as in training: into full pieces and a rest. Where the context is a
+    Texts beyond the trained length are cut as in training: into full pieces and a rest. Where the context is a
     text's own beginning (causal, masked), context and text are cut as one; where it is a source or a visible
     prefix, every piece gets the whole context.
     """
-    longest = room(objective, model.config.max_position)
+    shape = shape_of(model)
+    longest = room(objective, shape)
     repeat = objective.plan == "left_to_right" and layout_of(objective).kind != "causal"
+    most = shape.source or longest - 1  # of a context that every piece gets
     parts: list[np.ndarray] = []
     given, owner, ends = [], [], []
     for i, (ids, s) in enumerate(zip(whole, seam.tolist(), strict=True)):
         lead = s if repeat else 0
-        if lead >= longest:
+        if lead > most:
             raise UserError(
-                f"the context has {s} tokens and the model room for {longest}: shorten it by at least {s - longest + 1}"
+                f"the context has {s} tokens and the model room for {most}: shorten it by at least {s - most}"
             )
-        cut = Pieces.cut(np.array([lead, max(len(ids), lead)]), longest - lead)
+        cut = Pieces.cut(np.array([lead, max(len(ids), lead)]), longest if shape.source else longest - lead)
         spans = list(zip(cut.begin.tolist(), (cut.begin + cut.length).tolist(), strict=True)) or [(lead, lead)]
         for k, (a, b) in enumerate(spans):
             parts.append(np.concatenate([ids[:lead], ids[a:b]]))

@@ -1,6 +1,6 @@
 """Measurements by name. Each gives one dictionary, ready for JSON, that says what its number is.
 
-    bpb   bits per byte of text; for models that give texts no probability, pseudo bits per byte, labelled so
+bpb   bits per byte of text; for models that give texts no probability, pseudo bits per byte, labelled so
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from unmask.batch import starts
 from unmask.data.corpus import utf8_length, well_formed
 from unmask.data.sampling import Pieces, read_rows
 from unmask.errors import UserError, nearest
-from unmask.evaluate.base import Model, objective_of, tokenizer_of
-from unmask.evaluate.heldout import unigram_losses
+from unmask.evaluate.base import Model, objective_of, shape_of, tokenizer_of
+from unmask.evaluate.heldout import content_tokens, unigram_losses
 from unmask.evaluate.intervals import ratio
 from unmask.evaluate.plans import Query, room
 from unmask.evaluate.score import cut_note, event, log_losses
@@ -77,7 +77,7 @@ def bits_per_byte(
     """
     objective, tokenizer = objective_of(model), tokenizer_of(model)
     pseudo = objective.plan != "left_to_right"
-    longest = room(objective, model.config.max_position)
+    longest = room(objective, shape_of(model))
     pieces, size = Pieces.cut(np.asarray(text.documents), longest), np.asarray(text.bytes, np.int64)
     number = np.arange(len(pieces))
     query = Query.of(read_rows(text.tokens, pieces, number, np.zeros(len(pieces), np.uint64), number, 0.0))
@@ -175,7 +175,7 @@ def _measure(
 def _content(model: Model, query: Query, nll: np.ndarray, counts: np.ndarray | None) -> dict[str, float | None]:
     """Loss and unigram floor over the scored content tokens, in nats a token."""
     tokens = query.rows.tokens
-    here = ~np.isnan(nll[: len(tokens)]) & ~model.vocabulary.is_special[tokens]
+    here = ~np.isnan(nll[: len(tokens)]) & content_tokens(model.vocabulary)[tokens]
     if not here.any():
         return {"loss": None, "unigram_floor": None}
     floor = None if counts is None else float(unigram_losses(counts, model.vocabulary)[tokens[here]].mean())

@@ -1,7 +1,6 @@
 """Model families of the common library: which settings a family is, and what it calls each tensor.
 
-A family is data: `read` and `write` translate config.json, `rows` translate tensors. Our fused matrices hold
-their parts in the order that a row lists.
+A family is data: `read` and `write` translate config.json, `rows` tensors; a fused one is its row's parts in order.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ class Row:
     transpose: bool = False  # GPT-2 stores (inputs, outputs)
     also: tuple[str, ...] = ()  # further names under which files hold the same tensor
     when: Literal["always", "gated", "plain"] = "always"  # the feed-forward layer's kind
+    zero: bool = False  # files may lack it: then it is zeros, which add nothing
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ BERT = Family(
     rows=(
         *pair("embedding", "bert.embeddings.word_embeddings", bias=False),
         *pair("stack.positions", "bert.embeddings.position_embeddings", bias=False),
-        *pair("stack.token_types", "bert.embeddings.token_type_embeddings", bias=False),
+        *pair("stack.token_types", "bert.embeddings.token_type_embeddings", bias=False, zero=True),
         *pair("stack.embedding_norm", "bert.embeddings.LayerNorm"),
         *pair("stack.layers.{i}.attention.qkv", several(_BERT_LAYER + "attention.self.", "query key value")),
         *pair("stack.layers.{i}.attention.out", _BERT_LAYER + "attention.output.dense"),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,14 +25,13 @@ from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model.families import Family, Row
 from unmask.model.transformer import Transformer
-from unmask.model.translate import concrete, family_of, known_heads, read_config
+from unmask.model.translate import NOTES, concrete, family_of, known_heads, read_hf_config
 from unmask.model.verify import check_export
-from unmask.model.weights import load_weights, readable, save_weights
 
-__all__ = ["Report", "check_export", "export_hf", "import_hf", "load_hf", "load_weights", "save_weights"]
+__all__ = ["Report", "check_export", "export_hf", "import_hf", "load_hf", "read_hf_config"]
 
 LEAST = 0.9
-"""The share of the body's weights that a directory must hold to count as this model."""
+"""Files that hold a smaller share of the body's weights belong to another model; a larger one, and they are damaged."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Report:
     """What an import did, by tensor name: ours in `loaded`, `new` and `reshaped`, theirs in `unused`."""
 
     loaded: tuple[str, ...]
-    new: tuple[str, ...]  # ours that the files do not hold: they keep their initial values
+    new: tuple[str, ...]  # ours that the files do not hold: parts of the heads asked for, and tables of zeros
     unused: tuple[str, ...]
     reshaped: tuple[str, ...]  # fused from several or transposed
     heads: tuple[Head, ...]
@@ -55,68 +54,49 @@ def import_hf(
 ) -> tuple[ModelConfig, dict[str, Tensor], Report]:
     """Settings and weights (fp32, our names) of a Hugging Face directory.
 
-    Without `heads` they are recognised by the tensors there: a vocabulary head "lm", BERT's pair head "nsp".
+    Without `heads` they are recognised by the tensors there: a vocabulary head "lm", BERT's pair head "nsp". A body
+    that lacks a tensor is refused, and so is a recognised head; what the files lack of given `heads` is `new`.
     """
     path = Path(directory)
-    config = read_config(_settings(path)).model_copy(update=_extras(path))
+    config = read_hf_config(path)
     family = family_of(config)
     theirs = _Files(path, family)
-    declared = tuple(heads) if heads is not None else _heads_in(theirs, family)
+    declared = tuple(heads) if heads is not None else _heads_in(theirs, family, config)
+    pooled = heads is None or theirs.holds("bert.pooler.dense.weight")
     config = config.model_copy(
         update={
             "tied_head": _tied(config, theirs, family),
-            "pooler": theirs.holds("bert.pooler.dense.weight") and any(h.over == "classes" for h in declared),
+            "pooler": family.name == "bert" and pooled and any(h.over == "classes" for h in declared),
         }
     )
     with torch.device("meta"):
         blank = Transformer(config, declared)
     shapes = {k: tuple(v.shape) for k, v in blank.state_dict().items()}
     names = known_heads(blank.declared)
-    state, reshaped = {}, []
-    for row in concrete(family, config, names):
-        if row.ours in shapes and (tensor := _assemble(row, theirs, shapes[row.ours])) is not None:
-            state[row.ours] = tensor
-            if row.transpose or len(row.theirs) > 1:
-                reshaped.append(row.ours)
-    _enough(path, shapes, state)
+    rows = [r for r in concrete(family, config, names) if r.ours in shapes and not _is_tied(r.ours, config, names)]
+    found = {r.ours: t for r in rows if (t := _assemble(r, theirs, shapes[r.ours])) is not None}
+    zeros = {r.ours: torch.zeros(shapes[r.ours]) for r in rows if r.zero and r.ours not in found}
     copies = [k for k in shapes if _is_tied(k, config, names)]
-    state.update({k: state["embedding.weight"] for k in copies})
+    absent = [k for k in shapes if k not in found and k not in zeros and k not in copies]
+    lacking = {r.ours: tuple(n for n in r.theirs if not theirs.holds(n)) for r in rows}
+    _complete(path, shapes, {k: lacking.get(k, (k,)) for k in absent}, with_heads=heads is None)
     report = Report(
-        loaded=tuple(state),
-        new=tuple(k for k in shapes if k not in state),
+        loaded=(*found, *copies),
+        new=(*absent, *zeros),
         unused=tuple(theirs.left(family)),
-        reshaped=tuple(reshaped),
+        reshaped=tuple(r.ours for r in rows if r.ours in found and (r.transpose or len(r.theirs) > 1)),
         heads=declared,
-        parameters=sum(t.numel() for k, t in state.items() if k not in copies),
+        parameters=sum(t.numel() for t in found.values()),
     )
-    return config, state, report
+    return config, {**found, **zeros, **{k: found["embedding.weight"] for k in copies}}, report
 
 
 def load_hf(directory: str | Path, heads: Iterable[Head] | None = None, seed: int = 0) -> tuple[Transformer, Report]:
-    """The model of a Hugging Face directory; what the files lack starts from `seed`."""
+    """The model of a Hugging Face directory; what the files lack of given `heads` starts from `seed`."""
     config, state, report = import_hf(directory, heads)
     model = Transformer(config, report.heads, seed)
     model.load_state_dict(state, strict=False)
     return model, report
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    file = path / "config.json"
-    if not file.is_file():
-        raise UserError(f"{path} is not a model directory: it has no config.json")
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
-        raise UserError(f"{file} is not valid JSON: {fault}") from None
-    if not isinstance(settings, dict):
-        raise UserError(f"{file} holds no settings")
-    return settings
-
-
-def _extras(path: Path) -> dict[str, Any]:
-    """What our own exports say beyond config.json: the mask of a prefix model."""
-    file = path / "unmask.json"
-    return {"visibility": json.loads(file.read_text(encoding="utf-8"))["visibility"]} if file.is_file() else {}
 
 
 class _Files:
@@ -166,11 +146,14 @@ def _shards(path: Path) -> list[Path]:
     raise UserError(f"{path} is not a model directory: it has no model.safetensors")
 
 
-def _heads_in(theirs: _Files, family: Family) -> tuple[Head, ...]:
-    """The heads a directory holds: BERT's by their tensors; the others' table is there or tied."""
-    if family.name != "bert":
-        return (Head("lm"),)
-    heads = (Head("lm"),) if theirs.holds("cls.predictions.transform.dense.weight") else ()
+def _heads_in(theirs: _Files, family: Family, config: ModelConfig) -> tuple[Head, ...]:
+    """The heads a directory holds: those of which a tensor is there.
+
+    A vocabulary head that is the tied table and nothing else (GPT-2's) is there with every body.
+    """
+    lm = [r for r in concrete(family, config, {"lm": "lm"}) if r.ours.startswith("heads.lm.")]
+    there = any(theirs.holds(name) for row in lm for name in (*row.theirs, *row.also))
+    heads = (Head("lm"),) if there or (config.tied_head and len(lm) == 1) else ()
     return (*heads, Head("nsp", over="classes", size=2)) if theirs.holds("cls.seq_relationship.weight") else heads
 
 
@@ -207,15 +190,36 @@ def _is_tied(name: str, config: ModelConfig, heads: Mapping[str, str]) -> bool:
     return config.tied_head and "lm" in heads and name == f"heads.{heads['lm']}.weight"
 
 
-def _enough(path: Path, shapes: Mapping[str, tuple[int, ...]], state: Mapping[str, Tensor]) -> None:
+def _complete(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], absent: Mapping[str, tuple[str, ...]], with_heads: bool
+) -> None:
+    """Refuse a body (and heads) of which tensors are absent: nothing starts at random unless it was asked for.
+
+    absent  our name → the names that the files would have to hold for it
+    """
     body = {k: int(np.prod(s)) for k, s in shapes.items() if not k.startswith("heads.")}
-    found = sum(n for k, n in body.items() if k in state)
-    if found < LEAST * sum(body.values()):
-        missing = next(k for k in body if k not in state)
+    total, lacks = sum(body.values()), sum(n for k, n in body.items() if k in absent)
+    names = [name for ours, theirs in absent.items() if with_heads or ours in body for name in theirs]
+    if total - lacks < LEAST * total:
         raise UserError(
-            f"{path} holds only {found:,} of the {sum(body.values()):,} weights that its config.json asks for "
-            f"(first missing: {missing}): the files belong to another model"
+            f"{path} holds only {total - lacks:,} of the {total:,} weights ({1 - lacks / total:.0%}) that its "
+            f"config.json asks for (first missing: {names[0]}): the files belong to another model"
         )
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise UserError(
+            f"{path} lacks {', '.join(names[:3])}{more}, which its config.json asks for: "
+            "the files are incomplete, get them again"
+        )
+
+
+def readable(file: Path) -> list[str]:
+    """The tensor names of a safetensors file, or a clear refusal."""
+    try:
+        with safe_open(file, "pt") as tensors:
+            return list(tensors.keys())
+    except SafetensorError as fault:
+        raise UserError(f"{file} is not a readable safetensors file: {fault}") from None
 
 
 # ---------------------------------------------------------------- out
@@ -243,8 +247,10 @@ def export_hf(
     tokens = {k: v for k, v in settings.items() if k.endswith("_token_id") and v is not None}
     _dump(path / "generation_config.json", tokens)
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    # safetensors writes for the owner alone
+    (path / "model.safetensors").chmod((path / "config.json").stat().st_mode)
     if config.visibility == "prefix":
-        _dump(path / "unmask.json", {"visibility": "prefix", "family": family.name, "class": stock})
+        _dump(path / NOTES, {"visibility": "prefix", "family": family.name, "class": stock})
         (path / "README.md").write_text(_PREFIX_NOTE.format(stock=stock), encoding="utf-8")
     own = model.state_dict()
     return tuple(k for k in own if k not in written and not _is_tied(k, config, heads))

@@ -2,14 +2,59 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError, nearest
 from unmask.model.families import FAMILIES, T5, Family, Row, Settings
+
+NOTES = "unmask.json"
+"""The file in which our exports say what config.json cannot: the mask, the objective, the trained context."""
+
+
+def read_hf_config(directory: str | Path) -> ModelConfig:
+    """The ModelConfig of a Hugging Face directory, with the mask that an export of ours notes beside it."""
+    path = Path(directory)
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path} is not a model directory: it has no config.json")
+    try:
+        config = read_config(read_json(path / "config.json"))
+        noted = {k: v for k, v in read_notes(path).items() if k == "visibility"}
+        return ModelConfig.model_validate({**config.model_dump(), **noted})
+    except ValidationError as error:
+        raise UserError(f"{path} describes no model: {first_fault(error)}") from None
+    except (TypeError, ValueError, AttributeError) as error:  # a list where a number belongs, and the like
+        raise UserError(f"{path / 'config.json'} holds a value of the wrong kind: {error}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that a validation found: which key, and what is wrong there."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    return f"{key}: {first['msg']}" if key else first["msg"].removeprefix("Value error, ")
+
+
+def read_notes(directory: Path) -> dict[str, Any]:
+    """What an export of ours says beyond config.json; nothing for other directories."""
+    return read_json(directory / NOTES) if (directory / NOTES).is_file() else {}
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The settings in a JSON file."""
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
+        raise UserError(f"{file} is not valid JSON: {fault}") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"{file} holds no settings")
+    return settings
 
 
 def read_config(settings: Settings) -> ModelConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import yaml
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model.spec import LANGUAGE_MODEL, flops, parameters
+from unmask.model.translate import read_hf_config
 
 
 def describe(what: str) -> dict[str, Any]:
@@ -47,9 +47,7 @@ def _config(what: str) -> ModelConfig:
     if (path / "recipe.yaml").exists():
         return ModelConfig.model_validate(yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))["model"])
     if (path / "config.json").exists():
-        from unmask.model.translate import read_config
-
-        return read_config(json.loads((path / "config.json").read_text(encoding="utf-8")))
+        return read_hf_config(path)
     if path.is_dir():
         raise UserError(f"{what} is no model: it has neither recipe.yaml (a run) nor config.json (Hugging Face)")
     from unmask.recipe import load_recipe

@@ -78,3 +78,17 @@ def test_python_example_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_six_files_of_the_reading_order_exist() -> None:
     names = re.findall(r"^\d\. `(src/unmask/[\w/]+\.py)`", README, re.M)
     assert len(names) == 6 and all((ROOT / n).exists() for n in names)
+
+
+def test_demo_prints_one_table_and_checks_every_export(place: Path) -> None:
+    done = run(["demo", "my.txt", "--out", "demo", "--tokens", "3000"], place)
+    assert done.returncode == 0, done.stderr
+    rows = [
+        line.split()
+        for line in done.stdout.splitlines()
+        if line.startswith(("encoder-", "decoder-", "prefix-", "encdec-"))
+    ]
+    table = {row[0]: row for row in rows if not row[0].endswith(":")}
+    assert len(table) == 4
+    assert all(float(row[-1]) < 1e-4 for row in table.values())
+    assert all((place / "demo" / f"{name}-hf" / "config.json").exists() for name in table)

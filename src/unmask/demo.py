@@ -21,6 +21,7 @@ RECIPES = ("encoder-small", "decoder-small", "prefix-small", "encdec-small")
 TOKENS = 400_000
 """Processed tokens for each model: about a minute on two CPU cores."""
 OVERRIDES: Mapping[str, Any] = {
+    "corpus.valid_fraction": 0.1,
     "tokenizer.vocab_size": 2048,
     "model.hidden_size": 128,
     "model.num_heads": 4,
@@ -104,10 +105,10 @@ def _print(shown: list[Shown], corpus: str, out: Path, seconds: float) -> None:
         "held-out loss": lambda s: f"{s.run.held_out.loss:.3f}",
         "unigram floor": lambda s: f"{s.run.held_out.unigram_floor:.3f}",
         "bits per byte": lambda s: f"{s.bits['value']:.3f}" + (" (pseudo)" if "pseudo" in s.bits["label"] else ""),
-        "export differs by": lambda s: f"{s.difference:.1e}",
+        "export diff": lambda s: f"{s.difference:.1e}",
     }
     wide = sys.stdout.isatty()
-    console = Console(width=None if wide else 132, highlight=False)
+    console = Console(width=None if wide else 128, highlight=False)
     table = Table(title=f"Four architectures on {corpus}", title_justify="left", box=None, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="left" if name == "model" else "right")
@@ -118,7 +119,7 @@ def _print(shown: list[Shown], corpus: str, out: Path, seconds: float) -> None:
         "\nheld-out loss: nats per content target (sentinels, separators, end tokens apart), under each model's own\n"
         "objective; the floor is the entropy of the same targets under add-one unigram counts of the training text.\n"
         "bits per byte is a likelihood of the text; pseudo bits per byte, each token given all others, is none.\n"
-        "export: largest logit difference after reloading with transformers (prefix-small under its own mask).\n",
+        "export diff: largest logit difference after reloading with transformers (prefix-small under its own mask).\n",
         markup=False,
     )
     for s in shown:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from unmask.batch import Batch, Head, Stream, Targets, TermKey
-from unmask.model.heads import read
+from unmask.model.heads import HeadModule, read
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,6 @@ class Term:
     sum: Tensor
     norm: float
     coefficient: float = 1.0
-
-
-class HeadModule(Protocol):
-    """What a head's parameters offer: features (n, d), and either all logits or the pieces of a projection."""
-
-    def features(self, x: Tensor, extra: Tensor | None = None) -> Tensor: ...
-    def project(self, features: Tensor) -> Tensor: ...
-    def projection(self) -> tuple[Tensor, Tensor | None, float, float | None]: ...
 
 
 class Program(Protocol):

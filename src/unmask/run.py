@@ -27,7 +27,7 @@ from unmask.errors import UserError
 from unmask.evaluate import suites
 from unmask.evaluate.heldout import HeldOut, held_out
 from unmask.lm import load
-from unmask.loss import forward_heads
+from unmask.loss import Program, forward_heads
 from unmask.model.spec import flops, parameters
 from unmask.model.transformer import Transformer
 from unmask.model.translate import family_of
@@ -126,9 +126,10 @@ def build(
         recipe.compile,
     )
     evaluate = evaluator(recipe, text, shape)
+    program: Program = forward_heads
     trainer = Trainer(
         networks,
-        forward_heads,
+        program,
         loader,
         lambda batch: batch_flops(recipe.model, batch),
         settings,

@@ -18,8 +18,7 @@ from unmask.batch import Batch, Head, Stream, Targets
 from unmask.config import ModelConfig
 from unmask.data.special import Vocabulary
 from unmask.errors import UserError
-from unmask.loss import HeadModule
-from unmask.model.heads import read
+from unmask.model.heads import HeadModule, read
 from unmask.objectives.base import Objective, Shape
 
 if TYPE_CHECKING:

@@ -42,6 +42,10 @@ FORMAT = 1
 """Version of the run directory's layout."""
 
 
+AT_FLOOR = 0.05
+"""Nats below the unigram floor that a model must reach before it is taken to have learnt any context."""
+
+
 @dataclass(frozen=True)
 class Run:
     """What `pretrain` returns: where the run lies, what it cost and what it reached."""
@@ -90,10 +94,14 @@ def pretrain(
     size = parameters(recipe.model, recipe.objective.heads())
     say(f"{out}: {recipe.objective.type}, {size:,} parameters, {len(text.train.tokens):,} training tokens")
     counters = trainer.run(resume=stored is not None)
-    result = Run(out, counters, evaluate(trainer.networks), size)
-    write_json(
-        out / "result.json", {"format": FORMAT, "parameters": size, **vars(counters), **result.held_out.summary()}
-    )
+    held = evaluate(trainer.networks)
+    result = Run(out, counters, held, size)
+    write_json(out / "result.json", {"format": FORMAT, "parameters": size, **vars(counters), **held.summary()})
+    if held.loss > held.unigram_floor - AT_FLOOR:
+        say(
+            f"the held-out loss {held.loss:.3f} is not below the unigram floor {held.unigram_floor:.3f}: the model "
+            "knows word frequencies at best, and no context yet; train longer, or lower the learning rates"
+        )
     return result
 
 

@@ -18,8 +18,8 @@ from unmask.lm import LM, load
 from unmask.run import Run, evaluate, pretrain, read_held_out_text
 
 RECIPES = ("encoder-small", "decoder-small", "prefix-small", "encdec-small")
-TOKENS = 400_000
-"""Processed tokens for each model: about a minute on two CPU cores."""
+TOKENS = 600_000
+"""Processed tokens for each model."""
 OVERRIDES: Mapping[str, Any] = {
     "corpus.valid_fraction": 0.1,
     "tokenizer.vocab_size": 2048,
@@ -89,7 +89,8 @@ def _sample(lm: LM, text: str) -> str:
     if lm.can("fill"):
         hidden = len(words) // 2
         given = " ".join([*words[:hidden], "[MASK]", *words[hidden + 1 :]])
-        return f"{given}\n→ {lm.fill(given, top_k=1).text}"
+        answers = lm.fill(given, top_k=3).masks[0]
+        return f"{given}\n→ [MASK] = " + ", ".join(f"{a.token!r} ({a.probability:.2f})" for a in answers)
     given = " ".join(words[:8])
     return f"{given} …\n→{lm.generate(given, max_tokens=24, temperature=0.7, top_k=40)[0]}"
 

@@ -90,9 +90,13 @@ def _sample(lm: LM, text: str) -> str:
         hidden = len(words) // 2
         given = " ".join([*words[:hidden], "[MASK]", *words[hidden + 1 :]])
         answers = lm.fill(given, top_k=3).masks[0]
-        return f"{given}\n→ [MASK] = " + ", ".join(f"{a.token!r} ({a.probability:.2f})" for a in answers)
+        return f"{given}\n→ [MASK] = " + ", ".join(f"'{_shown(a.token)}' ({a.probability:.2f})" for a in answers)
     given = " ".join(words[:8])
     return f"{given} …\n→{lm.generate(given, max_tokens=24, temperature=0.7, top_k=40)[0]}"
+
+
+def _shown(token: str) -> str:
+    return token.replace("\n", "\\n")
 
 
 def _print(shown: list[Shown], corpus: str, out: Path, seconds: float) -> None:

@@ -15,6 +15,7 @@ import pytest
 SETTINGS = [
     "objective.type=masked",
     "model.hidden_size=64",
+    "model.num_heads=4",
     "model.dropout=0.1",
     "model.num_layers=2",
     "tokenizer.vocab_size=600",

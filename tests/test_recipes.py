@@ -42,6 +42,23 @@ def test_every_recipe_takes_two_steps(name: str, corpus: Path, tmp_path: Path) -
     assert (tmp_path / "run" / "recipe.yaml").exists() and (tmp_path / "run" / "tokenizer.json").exists()
 
 
+def test_an_exported_decoder_continues_as_ours_does(corpus: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from unmask.lm import load
+
+    settings = {"budget.steps": 2, **TINY}
+    pretrain("decoder-small", out=tmp_path / "run", cache=corpus.parent, corpus=str(corpus), **settings)
+    lm = load(tmp_path / "run")
+    lm.export(tmp_path / "hf")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    ids = tokenizer("The value of", return_tensors="pt")["input_ids"]
+    assert ids[0, 0] == lm.vocabulary.bos
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    theirs = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
+    assert tokenizer.decode(theirs, skip_special_tokens=True) == lm.generate("The value of", max_tokens=8)[0]
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [

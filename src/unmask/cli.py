@@ -171,7 +171,9 @@ def export(
     report = load(run).export(directory)
     if as_json:
         return _emit(report)
-    print(f"{directory}: reloaded with transformers, largest logit difference {_get(report, 'difference'):.2g}")
+    print(f"{directory}: reloaded with transformers, largest logit difference {report['difference']:.2g}")
+    if "note" in report:
+        print(report["note"])
 
 
 @app.command("import")
@@ -247,10 +249,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Iterable):
         return [_plain(v) for v in value]
     return value.item() if hasattr(value, "item") else value
-
-
-def _get(report: Any, name: str) -> Any:
-    return report[name] if isinstance(report, Mapping) else getattr(report, name)
 
 
 def main() -> None:

@@ -11,6 +11,6 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the closest known name, or "." where none is close."""
+    """Return "; did you mean 'x'?" for the closest known name, or "" where none is close: it ends a sentence."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else "."
+    return f"; did you mean '{close[0]}'?" if close else ""

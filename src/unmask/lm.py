@@ -219,17 +219,27 @@ class LM:
         with whole(place) as written:
             left_out = export_hf(self.network, written, self._ids())
             if self.tokenizer is not None:
-                cls_sep = self.config.visibility == "bidirectional" and not self.config.num_source_layers
-                self.tokenizer.save_hf(written, cls_sep=cls_sep, max_length=self.context)
+                self.tokenizer.save_hf(written, self._around(), max_length=self.context)
             notes = {**read_notes(written), "visibility": self.config.visibility, **self._trained()}
             (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
             difference = check_export(self.network, written)
-        return {"directory": str(place), "difference": difference, "left_out": list(left_out)}
+        report = {"directory": str(place), "difference": difference, "left_out": list(left_out)}
+        if self.config.visibility == "prefix":
+            report["note"] = (
+                "the stock class reads the prefix causally unless it is given a 4-D mask: see README.md there"
+            )
+        return report
 
     def _trained(self) -> dict[str, Any]:
         """The keys of `_Trained`, ready for JSON and YAML."""
         objective = None if self.objective is None else self.objective.model_dump(mode="json")
         return {"objective": objective, "context": self.context, "target_context": self.target_context}
+
+    def _around(self) -> tuple[str | None, str | None]:
+        """The roles of the control tokens around a text that the first stack reads."""
+        if self.config.num_source_layers:
+            return (None, "eos") if isinstance(self.objective, SpanCorruption) else (None, None)
+        return ("cls", "sep") if self.config.visibility == "bidirectional" else ("bos", None)
 
     def _ids(self) -> dict[str, int | None]:
         """Token ids for config.json by role."""

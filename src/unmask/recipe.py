@@ -154,7 +154,7 @@ def _read(name: str) -> tuple[str, str]:
         return path.read_text(encoding="utf-8"), str(path if name not in known else f"recipe {name}")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"no recipe '{name}'{nearest(name, known)} Shipped: {', '.join(known)}; or give the path of a YAML file"
+            f"no recipe '{name}' (shipped: {', '.join(known)}; or the path of a YAML file){nearest(name, known)}"
         ) from error
 
 
@@ -188,12 +188,12 @@ def explain(error: ValidationError, where: str) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         known = _fields(loc[:-1])
-        return f"unknown key '{key}' in {where}{nearest(str(loc[-1]), known)} Known there: {', '.join(known)}"
+        return f"unknown key '{key}' in {where} (known there: {', '.join(known)}){nearest(str(loc[-1]), known)}"
     if first["type"] == "missing":
         return f"{where} lacks '{key}': add it, or give {key}=… on the command line"
     if first["type"] == "union_tag_invalid":
         tag, expected = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "")
-        return f"{key}.type='{tag}' in {where} is no objective{nearest(tag, expected.split(', '))} Known: {expected}"
+        return f"{key}.type='{tag}' in {where} is no objective (known: {expected}){nearest(tag, expected.split(', '))}"
     if first["type"] == "value_error":
         return f"{where}{', ' + key if key else ''}: {message}"
     return f"{key}={first['input']!r} in {where}: {message[0].lower()}{message[1:]}"

@@ -205,7 +205,7 @@ def test_transformers_reads_the_same_ids(trained: dict[str, Tokenizer], type_: s
 def test_save_hf_can_wrap_texts(trained: dict[str, Tokenizer], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = trained["wordpiece"]
-    tokenizer.save_hf(tmp_path, cls_sep=True)
+    tokenizer.save_hf(tmp_path, ("cls", "sep"))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     cls, sep = tokenizer.vocabulary.cls, tokenizer.vocabulary.sep
     a, b = tokenizer.encode("the cat").tolist(), tokenizer.encode("ran").tolist()

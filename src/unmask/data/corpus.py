@@ -193,7 +193,7 @@ def _field(line: str, field: str, where: str, counts: Counts) -> str:
         raise UserError(f"{where} holds a {type(record).__name__}, not a JSON object with the key '{field}'")
     if field not in record:
         has = ", ".join(map(str, list(record)[:8])) or "none"
-        raise UserError(f"{where} has no key '{field}' (its keys: {has}){nearest(field, record)}; set corpus.field")
+        raise UserError(f"{where} has no key '{field}' (its keys: {has}): set corpus.field{nearest(field, record)}")
     text = record[field]
     if not isinstance(text, str):
         raise UserError(f"{where}: the key '{field}' holds a {type(text).__name__}, not text")

@@ -245,7 +245,7 @@ class _Text:
         if not sizes[0]:
             raise UserError(
                 f"the training part of {self.corpus.path} is empty ({self.counts.documents} documents, "
-                f"{self.counts.bytes:,} bytes); give a smaller valid_fraction or more text"
+                f"{self.counts.bytes:,} bytes); equal documents stay on one side; give more text, or valid="
             )
         return _Size(*sizes)
 

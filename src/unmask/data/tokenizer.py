@@ -28,6 +28,8 @@ from unmask.data.pieces import BYTES, CHAR_PATTERN, learn
 from unmask.data.special import Vocabulary, roles_of
 from unmask.errors import UserError
 
+Around = tuple[str | None, str | None]
+"""Roles of the control tokens before and after a text."""
 PIECE = 65_536
 """Characters handed to the library at once: its time and memory grow faster than the text beyond that."""
 
@@ -75,14 +77,15 @@ class Tokenizer:
         _write_json(unfinished, self._spec)
         os.replace(unfinished, path)
 
-    def save_hf(self, directory: str | Path, cls_sep: bool = False, max_length: int | None = None) -> None:
+    def save_hf(self, directory: str | Path, around: Around = (None, None), max_length: int | None = None) -> None:
         """Write what `AutoTokenizer.from_pretrained` reads.
 
-        `cls_sep`: that tokenizer puts [CLS] a [SEP] (b [SEP]) around texts, as BERT-like models expect.
+        `around`: the roles that tokenizer puts before and after a text, as the model read it in training:
+        ("cls", "sep") for BERT-like ones, ("bos", None) for decoders, (None, "eos") for T5's source.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        spec = {**self._spec, "post_processor": self._template()} if cls_sep else self._spec
+        spec = {**self._spec, "post_processor": self._template(around)} if any(around) else self._spec
         roles = roles_of(_tokens(self._spec), _unknown(self._spec))
         names = {f"{role}_token": self._plain.id_to_token(id_) for role, id_ in roles.items()}
         config: dict[str, Any] = {
@@ -242,13 +245,13 @@ class Tokenizer:
                 "does not hold would have no id; add that token, or set model.unk_token to one it holds"
             )
 
-    def _template(self) -> dict[str, Any]:
-        ids = {role: self.vocabulary.need(role) for role in ("cls", "sep")}
-        cls, sep = (self._plain.id_to_token(ids[role]) for role in ("cls", "sep"))
+    def _template(self, around: Around) -> dict[str, Any]:
+        ids = {role: self.vocabulary.need(role) for role in around if role is not None}
+        before, after = ("" if role is None else str(self._plain.id_to_token(ids[role])) for role in around)
         template = tokenizers.processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {sep} $B:1 {sep}:1",
-            special_tokens=[(cls, ids["cls"]), (sep, ids["sep"])],
+            single=f"{before} $A {after}".strip(),
+            pair=f"{before} $A {after} $B:1 {after and after + ':1'}".strip().replace("  ", " "),
+            special_tokens=[(str(self._plain.id_to_token(i)), i) for i in ids.values()],
         )
         shell = tokenizers.Tokenizer(tokenizers.models.BPE())
         shell.post_processor = template

@@ -48,6 +48,8 @@ def fill(model: Model, text: str, top_k: int = 5) -> Filled:
         raise UserError(
             f"a model of {objective.type} fills no gaps: it can continue a text (generate) or score one (score)"
         )
+    if not isinstance(text, str):
+        raise UserError("fill takes one text at a time, not a list")
     if top_k < 1:
         raise UserError(f"top_k={top_k} must be at least 1")
     own = _spelling(model)
@@ -80,7 +82,7 @@ def _masked(model: Model, text: str, top_k: int) -> Filled:
     choices = ordinary[best.indices]
     ids[at] = choices[:, 0].numpy()
     masks = [
-        [Candidate(tokenizer.token(i), q) for i, q in zip(token, probability, strict=True)]
+        [Candidate(tokenizer.decode([i]), q) for i, q in zip(token, probability, strict=True)]
         for token, probability in zip(choices.tolist(), best.values.tolist(), strict=True)
     ]
     return Filled(tokenizer.decode(ids), masks)

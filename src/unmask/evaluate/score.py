@@ -75,6 +75,8 @@ def score(
     if end and objective.plan != "left_to_right":
         raise UserError(f"a model of {objective.type} gives no probability to the end of a text: drop end")
     texts = [texts] if isinstance(texts, str) else list(texts)
+    if not texts:
+        return []
     contexts = [context or ""] * len(texts) if context is None or isinstance(context, str) else list(context)
     if len(contexts) != len(texts):
         raise UserError(f"{len(contexts)} contexts for {len(texts)} texts: give one for all, or one each")

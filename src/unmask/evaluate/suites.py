@@ -111,7 +111,7 @@ def evaluate(
 ) -> Mapping[str, Any]:
     """Run a suite by name."""
     if suite not in SUITES:
-        raise UserError(f"no suite '{suite}'{nearest(suite, SUITES)}; known: {', '.join(SUITES)}")
+        raise UserError(f"no suite '{suite}' (known: {', '.join(SUITES)}){nearest(suite, SUITES)}")
     if limit is not None and limit < 1:
         raise UserError(f"limit={limit} must be at least 1")
     return SUITES[suite](model, text, counts, limit, seed)

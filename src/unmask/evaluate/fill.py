@@ -9,6 +9,7 @@ import torch
 
 from unmask.batch import Examples, Rows, full
 from unmask.data.collate import collate
+from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, device_of, evaluating, objective_of, shape_of, tokenizer_of
 from unmask.evaluate.generate import Sampling, Start, Writer
@@ -82,10 +83,16 @@ def _masked(model: Model, text: str, top_k: int) -> Filled:
     choices = ordinary[best.indices]
     ids[at] = choices[:, 0].numpy()
     masks = [
-        [Candidate(tokenizer.decode([i]), q) for i, q in zip(token, probability, strict=True)]
+        [Candidate(_text(tokenizer, i), q) for i, q in zip(token, probability, strict=True)]
         for token, probability in zip(choices.tolist(), best.values.tolist(), strict=True)
     ]
     return Filled(tokenizer.decode(ids), masks)
+
+
+def _text(tokenizer: Tokenizer, token: int) -> str:
+    """A token as text; escaped where it is part of a character only, so that no two look alike."""
+    text = tokenizer.decode([token])
+    return tokenizer.token(token) if "\ufffd" in text else text
 
 
 def _spans(model: Model, text: str) -> Filled:

@@ -2,7 +2,7 @@
 
 A counter-based generator: splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom
 number generators", the finaliser with Stafford's constants "Mix13") applied to
-``row key + position * golden``. It costs about 2 ns a draw in numpy, holds no state, and gives the
+``row key + position * golden``. It is vectorised, holds no state, and gives the
 same bits whatever the batch size, worker count or rank.
 
 Every word of a key is absorbed, the seed like the others, so (seed 1, epoch 0) and (seed 0, epoch 1)

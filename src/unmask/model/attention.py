@@ -4,7 +4,7 @@ The mask comes from the record's vectors by `batch.visible`, once per forward pa
 shares it, in the form its kernel wants (`View`). There are two kernels, and they agree:
 
     fused      F.scaled_dot_product_attention; boolean mask, or additive where there is a score
-    explicit   baddbmm, softmax, bmm; on CPU 2-4 times faster in bf16, and the one with dropout
+    explicit   baddbmm, softmax, bmm; on CPU the faster one in bf16, and the one with dropout
 
 A query that sees nothing outputs 0 on both, with finite gradients.
 

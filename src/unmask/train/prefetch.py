@@ -1,6 +1,7 @@
 """Batches built one thread ahead of the updates that use them.
 
-On a CPU a batch costs little against a step, and a second thread would only compete for the cores: there the depth is 0 and batches are built in place.
+On a CPU a batch costs little against a step, and a second thread would only compete for the cores:
+there the depth is 0 and batches are built in place.
 """
 
 from __future__ import annotations

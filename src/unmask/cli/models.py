@@ -1,32 +1,15 @@
-"""The command line: each verb is a thin shell over one public function.
-
-Results go to stdout (one JSON value a line with --json), everything else to stderr. Bad input is one clear
-sentence and exit code 2; Ctrl-C is 130, with a checkpoint written.
-"""
+"""The verbs that train, ask, convert and describe models."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from unmask.cli.output import Json, app, emit
 from unmask.errors import UserError
-from unmask.process import patient_threads
-
-app = typer.Typer(
-    name="unmask",
-    help="Pretrain language models: any objective, any Transformer architecture, any tokenizer, on your own text.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True)
-app.add_typer(tokenizer_app, name="tokenizer")
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="key=value settings, such as corpus=my.txt out=runs/a", show_default=False)
@@ -34,7 +17,6 @@ Overrides = Annotated[
 RunOrDir = Annotated[
     str, typer.Argument(help="A run directory, or a Hugging Face model directory.", show_default=False)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value a line.")]
 
 
 @app.command()
@@ -75,7 +57,7 @@ def resume(run: Annotated[str, typer.Argument(help="A run directory.")], as_json
 def _print_run(run: Any, as_json: bool) -> None:
     held = run.held_out
     if as_json:
-        return _emit({"out": run.out, "parameters": run.parameters, **vars(run.counters), **held.summary()})
+        return emit({"out": run.out, "parameters": run.parameters, **vars(run.counters), **held.summary()})
     print(
         f"{run.out}: {run.counters.step} updates, {run.counters.tokens:,} tokens, {run.counters.seconds:.0f} s; "
         f"held-out loss {held.loss:.3f} nats per content target (unigram floor {held.unigram_floor:.3f})"
@@ -95,7 +77,7 @@ def evaluate(
 
     result = measure(run, suite, text=text, limit=limit)
     if as_json:
-        return _emit(result)
+        return emit(result)
     for key, value in result.items():
         print(f"{key:>16}  {value}")
 
@@ -120,7 +102,7 @@ def generate(
         prompts, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, stop=stop or [], seed=seed
     )
     for given, text in zip(prompts, texts, strict=True):
-        _emit({"prompt": given, "text": text}) if as_json else print(given + text)
+        emit({"prompt": given, "text": text}) if as_json else print(given + text)
 
 
 @app.command()
@@ -137,7 +119,7 @@ def fill(
     for one in text:
         filled = lm.fill(one, top_k=top_k)
         if as_json:
-            _emit(filled)
+            emit(filled)
             continue
         print(filled.text)
         for k, candidates in enumerate(filled.masks):
@@ -156,7 +138,7 @@ def score(
 
     for one, s in zip(text, load(run).score(text, context=context), strict=True):
         if as_json:
-            _emit({"text": one, **dataclasses.asdict(s)})
+            emit({"text": one, **dataclasses.asdict(s)})
         else:
             print(f"{s.logprob:10.3f} nats  {s.tokens:4d} tokens  {one}\n            {s.event}")
 
@@ -170,7 +152,7 @@ def export(
 
     report = load(run).export(directory)
     if as_json:
-        return _emit(report)
+        return emit(report)
     print(f"{directory}: reloaded with transformers, largest logit difference {report['difference']:.2g}")
     if "note" in report:
         print(report["note"])
@@ -197,7 +179,7 @@ def inspect(
 
     result = describe(what)
     if as_json:
-        return _emit(result)
+        return emit(result)
     for key, value in result.items():
         print(f"{key:>24}  {value:,}" if isinstance(value, int) else f"{key:>24}  {value}")
 
@@ -214,63 +196,3 @@ def demo(
     from unmask.demo import demo as show
 
     show(corpus, Path(out), tokens or None)
-
-
-@tokenizer_app.command("train")
-def tokenizer_train(
-    inputs: Annotated[list[str], typer.Argument(help="Text files, directories or globs.", show_default=False)],
-    out: Annotated[str, typer.Option(help="The tokenizer.json to write.")],
-    kind: Annotated[str, typer.Option("--type", help="bbpe, wordpiece, char, byte or word.")] = "bbpe",
-    vocab_size: Annotated[int, typer.Option(help="Entries; a ceiling for char, byte and word.")] = 8192,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Fold case (wordpiece and word).")] = False,
-    sentinels: Annotated[int, typer.Option(help="How many <extra_id_k> tokens.")] = 100,
-    field: Annotated[str, typer.Option(help="The key of a JSON line that holds its text.")] = "text",
-) -> None:
-    """Train a tokenizer on text."""
-    from unmask.data.tokenizer import train_tokenizer
-
-    settings = {"type": kind, "vocab_size": vocab_size, "lowercase": lowercase, "sentinels": sentinels}
-    tokenizer = train_tokenizer(inputs, settings, field)
-    tokenizer.save(out)
-    print(f"{out}: {tokenizer.vocabulary.size} entries")
-
-
-def _emit(value: Any) -> None:
-    print(json.dumps(_plain(value), ensure_ascii=False))
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (str, bytes, Path)):
-        return str(value)
-    if isinstance(value, Iterable):
-        return [_plain(v) for v in value]
-    return value.item() if hasattr(value, "item") else value
-
-
-def main() -> None:
-    """Run the command line and exit: 0, 2 for bad input, 130 after Ctrl-C."""
-    patient_threads()
-    try:
-        code = app(standalone_mode=False)  # typer turns Ctrl-C into the exit code 130
-        sys.exit(code if isinstance(code, int) else 0)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
-    except typer.TyperException as error:
-        print(f"error: {error}" if str(error) else "see unmask --help", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(1)
-    except OSError as error:
-        print(
-            f"error: {error.filename or 'a file'}: {error.strerror or error}: check the path and the disk",
-            file=sys.stderr,
-        )
-        sys.exit(2)

@@ -1,0 +1,37 @@
+"""What every verb shares: the application, and how results are printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="unmask",
+    help="Pretrain language models: any objective, any Transformer architecture, any tokenizer, on your own text.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value a line.")]
+
+
+def emit(value: Any) -> None:
+    """One JSON value on a line of stdout."""
+    print(json.dumps(_plain(value), ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (str, bytes, Path)):
+        return str(value)
+    if isinstance(value, Iterable):
+        return [_plain(v) for v in value]
+    return value.item() if hasattr(value, "item") else value

@@ -17,16 +17,18 @@ from torch import Tensor, nn
 from unmask.batch import Batch, Rows, Stream
 from unmask.config import ModelConfig
 from unmask.data.collate import collate
+from unmask.data.formats import from_llama2c
 from unmask.data.sampling import Pieces
 from unmask.data.special import ROLES, Vocabulary
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.whole import whole
-from unmask.errors import UserError
+from unmask.errors import UserError, nearest
 from unmask.evaluate import fill, generate, score
 from unmask.evaluate.base import device_of, evaluating, shape_of, tokenizer_of
 from unmask.evaluate.inputs import frame_size, framed, stream_of
 from unmask.model.heads import HeadModule
 from unmask.model.interop import Report, check_export, export_hf, load_hf
+from unmask.model.llama2c import find_llama2c, load_llama2c
 from unmask.model.transformer import Transformer
 from unmask.model.translate import NOTES, first_fault, read_json, read_notes
 from unmask.objectives import AnyObjective, Causal, Masked, PrefixLM, SpanCorruption
@@ -42,7 +44,7 @@ class LM:
 
     context         tokens of a row in training, of the source's where there are two stacks: longer texts are cut
     target_context  tokens of the target's row where there are two stacks; None = what the objective needs
-    words           the tokenizer's vocabulary, with the start token that the model was trained with
+    words           the tokenizer's vocabulary, with the start and end tokens that the model was trained with
     report          of a Hugging Face directory: which tensors were loaded, reshaped, new and unused
     """
 
@@ -233,7 +235,9 @@ class LM:
     def _trained(self) -> dict[str, Any]:
         """The keys of `_Trained`, ready for JSON and YAML."""
         objective = None if self.objective is None else self.objective.model_dump(mode="json")
-        return {"objective": objective, "context": self.context, "target_context": self.target_context}
+        trained = {"objective": objective, "context": self.context, "target_context": self.target_context}
+        other_end = self.tokenizer is not None and self.vocabulary.eos != self.tokenizer.vocabulary.eos
+        return {**trained, "end": self.vocabulary.eos} if other_end else trained
 
     def _around(self) -> tuple[str | None, str | None]:
         """The roles of the control tokens around a text that the first stack reads."""
@@ -258,6 +262,7 @@ class _Trained(BaseModel):
     objective: AnyObjective | None = None
     context: int | None = Field(None, ge=1)
     target_context: int | None = Field(None, ge=1)
+    end: int | None = None
 
 
 class _Run(BaseModel):
@@ -268,6 +273,7 @@ class _Run(BaseModel):
     context: int = Field(ge=1)
     target_context: int | None = Field(None, ge=1)
     start: int | None = None
+    end: int | None = None
 
 
 def load(path: str | Path, which: Literal["last", "best"] | int = "last", device: str = "auto") -> LM:
@@ -301,7 +307,7 @@ def _load_run(place: Path, which: Literal["last", "best"] | int) -> LM:
     network = Transformer(run.model, run.objective.heads())
     checkpoint.load_model(nn.ModuleDict({"model": network}), found)
     tokenizer = Tokenizer.load(place) if (place / "tokenizer.json").exists() else None
-    words = _words(tokenizer, run.start)
+    words = _words(tokenizer, run.start, run.end)
     return LM(network, run.context, tokenizer, run.objective, run.target_context, words, place)
 
 
@@ -329,10 +335,10 @@ def _load_hf(place: Path) -> LM:
         raise UserError(f"{place / NOTES} does not say how the model was trained: {first_fault(error)}") from error
     positions = network.config.max_position
     if trained.context is None:  # not an export of ours: nothing says how long the rows of training were
-        trained = _Trained(objective=trained.objective, context=positions, target_context=positions)
+        trained = _Trained(objective=trained.objective, context=positions, target_context=positions, end=trained.end)
     objective = (trained.objective or _default_objective(network)) if TOKENS.uses in network.heads else None
     start = read_json(place / "config.json").get("decoder_start_token_id") if network.config.num_source_layers else None
-    words = _words(tokenizer, start)
+    words = _words(tokenizer, start, trained.end)
     return LM(network, trained.context or positions, tokenizer, objective, trained.target_context, words, place, report)
 
 
@@ -343,24 +349,38 @@ def _default_objective(network: Transformer) -> Objective:
     return {"bidirectional": Masked, "causal": Causal, "prefix": PrefixLM}[network.config.visibility]()
 
 
-def _words(tokenizer: Tokenizer | None, start: int | None) -> Vocabulary | None:
-    """The vocabulary; a decoder that starts with a token of its own (T5: pad) takes that for [BOS]."""
-    if tokenizer is None or start is None:
+def _words(tokenizer: Tokenizer | None, start: int | None, end: int | None) -> Vocabulary | None:
+    """The vocabulary, where a model starts (T5: with pad) or ends (llama2.c: with [BOS]) as its tokenizer does not."""
+    if tokenizer is None or (start is None and end is None):
         return None
-    return replace(tokenizer.vocabulary, bos=int(start))
+    own = tokenizer.vocabulary
+    return replace(own, bos=own.bos if start is None else int(start), eos=own.eos if end is None else int(end))
 
 
-def import_run(directory: str | Path, run: str | Path) -> Path:
-    """Turn a Hugging Face directory into a run directory, with its weights as the checkpoint of step 0."""
-    lm, place = load(directory, device="cpu"), Path(run)
+FORMATS = ("hf", "llama2c")
+"""What `import_run` reads."""
+
+
+def import_run(source: str | Path, run: str | Path, format: str = "hf", tokenizer: str | Path | None = None) -> Path:
+    """Turn a foreign model into a run directory, with its weights as the checkpoint of step 0.
+
+    format     hf: a Hugging Face directory. llama2c: a file of llama2.c, or the directory it lies in
+    tokenizer  llama2c: its tokenizer file; None looks beside the model
+    """
+    if format not in FORMATS:
+        raise UserError(f"format={format} is none of {', '.join(FORMATS)}{nearest(format, FORMATS)}")
+    if tokenizer is not None and format == "hf":
+        raise UserError("a Hugging Face directory brings its own tokenizer: drop tokenizer")
+    place = Path(run)
     if place.exists():
         raise UserError(f"{place} already exists: give another directory for the run")
+    lm = load(source, device="cpu") if format == "hf" else _llama2c(Path(source), tokenizer)
     if lm.objective is None:
-        raise UserError(f"{directory} has no vocabulary head: it is no language model that a run could continue")
+        raise UserError(f"{source} has no vocabulary head: it is no language model that a run could continue")
     values = {
         "model": lm.config.model_dump(mode="json"),
         **lm._trained(),
-        "imported": str(directory),
+        "imported": str(source),
         "start": None if lm.words is None else lm.words.bos,
     }
     with whole(place) as written:
@@ -370,3 +390,19 @@ def import_run(directory: str | Path, run: str | Path) -> Path:
         checkpoint.write(written / "checkpoints", 0, networks, {}, {"step": 0, "best_step": None})
         (written / "recipe.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     return place
+
+
+def _llama2c(source: Path, tokenizer: str | Path | None) -> LM:
+    """A model of llama2.c: [BOS] parts the texts it was trained on, so that is what ends one, too."""
+    model, beside = find_llama2c(source)
+    file = tokenizer or beside
+    if file is None:
+        raise UserError(f"no tokenizer lies beside {model}: give its file (tok512.bin, tokenizer.bin or the like)")
+    network = load_llama2c(model)
+    words = from_llama2c(file)
+    vocabulary = replace(words.vocabulary, eos=words.vocabulary.need("bos"))
+    if vocabulary.size != network.config.vocab_size:
+        raise UserError(
+            f"{file} has {vocabulary.size} entries but {model} {network.config.vocab_size}: they do not belong together"
+        )
+    return LM(network, network.config.max_position, words, Causal(), words=vocabulary)

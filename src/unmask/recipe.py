@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -32,13 +32,23 @@ class EvaluationConfig(Strict):
     """How many held-out pieces of text are read (all, if there are fewer)."""
 
 
-class Recipe(Strict):
-    """One run: text, tokenizer, objective, model, and how to train."""
+class TextConfig(Strict):
+    """What is prepared before a run: the text and its tokenizer."""
 
     corpus: CorpusConfig
     valid: CorpusConfig | None = None
     """Held-out text; None = a part of the corpus."""
     tokenizer: TokenizerConfig = TokenizerConfig()
+
+    @field_validator("corpus", "valid", mode="before")
+    @classmethod
+    def _path_alone(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+
+class Recipe(TextConfig):
+    """One run: text, tokenizer, objective, model, and how to train."""
+
     objective: AnyObjective
     model: ModelConfig
     context: int = Field(128, ge=4)
@@ -54,11 +64,6 @@ class Recipe(Strict):
     """bf16 = autocast; weights and optimizer stay fp32. auto follows the processor."""
     compile: bool = False
     device: str = "auto"
-
-    @field_validator("corpus", "valid", mode="before")
-    @classmethod
-    def _path_alone(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
@@ -90,24 +95,57 @@ def load_recipe(name: str | Path, overrides: Iterable[str] | Mapping[str, Any] =
         raise UserError(f"{where} is not YAML: {_one_line(error)}") from error
     if not isinstance(values, dict):
         raise UserError(f"{where} holds no settings: a recipe is a YAML mapping of keys like objective, model, train")
-    pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(o) for o in overrides]
-    if any(key.startswith("budget.") for key, _ in pairs):
-        values["budget"] = {}  # a given budget replaces the recipe's
-    for key, value in sorted(pairs, key=lambda pair: pair[0] != "objective.type"):  # it resets its neighbours
-        _set(values, key, value)
-    return validate(values, where)
+    return validate(_overridden(values, overrides), where)
+
+
+def load_text(overrides: Iterable[str] | Mapping[str, Any]) -> TextConfig:
+    """Text and tokenizer by overrides alone, without a recipe."""
+    where = "the settings given"
+    values = _overridden({}, overrides)
+    _check_corpus(values, where)
+    try:
+        return TextConfig.model_validate(values)
+    except ValidationError as error:
+        raise UserError(explain(error, where, TextConfig)) from error
 
 
 def validate(values: Mapping[str, Any], where: str) -> Recipe:
     """A recipe from plain values; the first thing that is wrong is one clear sentence."""
     if "imported" in values:
         raise UserError(f"{where} is of a model imported from {values['imported']}: it has no corpus to train on")
-    if "corpus" not in values:
-        raise UserError("no corpus: give corpus=PATH (a .txt or .jsonl file, a directory or a glob)")
+    _check_corpus(values, where)
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
         raise UserError(explain(error, where)) from error
+
+
+def _check_corpus(values: Mapping[str, Any], where: str) -> None:
+    if "corpus" not in values:
+        raise UserError("no corpus: give corpus=PATH (a .txt, .jsonl or .parquet file, a directory or a glob)")
+    for key in ("corpus", "valid"):
+        sources = values[key].get("sources") if isinstance(values.get(key), Mapping) else None
+        if sources is not None and not isinstance(sources, Mapping):
+            raise UserError(f"{key}.sources={sources!r} in {where} names no sources: write {key}.sources.NAME=PATH")
+
+
+def _overridden(values: dict[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's values with overrides set."""
+    pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(o) for o in overrides]
+    keys = [key for key, _ in pairs]
+    if any(key.startswith("budget.") for key in keys):
+        values["budget"] = {}  # a given budget replaces the recipe's
+    for corpus in ("corpus", "valid"):  # and so does a given path a mixture, and a given mixture a path
+        written = values.get(corpus)
+        if isinstance(written, dict) and {corpus, f"{corpus}.path"} & set(keys):
+            values[corpus] = {k: v for k, v in written.items() if k not in ("sources", "mix", "temperature")}
+        elif any(key.startswith(f"{corpus}.sources.") for key in keys):
+            values[corpus] = (
+                {} if isinstance(written, str) else {k: v for k, v in (written or {}).items() if k != "path"}
+            )
+    for key, value in sorted(pairs, key=lambda pair: pair[0] != "objective.type"):  # it resets its neighbours
+        _set(values, key, value)
+    return values
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -136,10 +174,18 @@ def parse_override(text: str) -> tuple[str, Any]:
 def _is_text(key: str) -> bool:
     """Whether a setting is text (a path, a pattern, a name), so that YAML must not read a meaning into it."""
     *parents, last = key.split(".")
-    if last in ("corpus", "valid") and not parents:
+    if _is_path(parents, last):
         return True
     fields = [m.model_fields[last] for m in _walk(parents)[1] if last in m.model_fields]
     return bool(fields) and all(set(get_args(f.annotation) or (f.annotation,)) <= {str, type(None)} for f in fields)
+
+
+def _is_path(parents: Sequence[str], last: str) -> bool:
+    """Whether a path alone may stand at a key: a corpus, or a source of one."""
+    return (*parents, last) in (("corpus",), ("valid",)) or tuple(parents) in (
+        ("corpus", "sources"),
+        ("valid", "sources"),
+    )
 
 
 def dump(recipe: Recipe) -> str:
@@ -162,8 +208,8 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key. A new type of objective drops the old one's settings; a path alone stands for a corpus."""
     *parents, last = key.split(".")
     here = values
-    for part in parents:
-        if isinstance(here.get(part), str) and part in ("corpus", "valid"):
+    for k, part in enumerate(parents):
+        if isinstance(here.get(part), str) and _is_path(parents[:k], part):
             here[part] = {"path": here[part]}
         if here.get(part) is None:
             here[part] = {}
@@ -172,7 +218,7 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
         here = here[part]
     if key == "objective.type" and here.get("type") != value:
         here.clear()
-    if key in ("corpus", "valid") and isinstance(value, str) and isinstance(here.get(last), dict):
+    if _is_path(parents, last) and isinstance(value, str) and isinstance(here.get(last), dict):
         value = {**here[last], "path": value}
     here[last] = value
 
@@ -180,14 +226,14 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
 # ---------------------------------------------------------------- errors of validation, in a sentence
 
 
-def explain(error: ValidationError, where: str) -> str:
-    """The first error of a validation: which key, what is wrong, the nearest right one."""
+def explain(error: ValidationError, where: str, root: type[BaseModel] | None = None) -> str:
+    """The first error of a validation: which key, what is wrong, the nearest right one. `root`: of what; a recipe."""
     first = error.errors()[0]
     loc = list(first["loc"])
     key = ".".join(str(p) for p in _without_tags(loc))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        known = _fields(loc[:-1])
+        known = _fields(loc[:-1], root or Recipe)
         return f"unknown key '{key}' in {where} (known there: {', '.join(known)}){nearest(str(loc[-1]), known)}"
     if first["type"] == "missing":
         return f"{where} lacks '{key}': add it, or give {key}=… on the command line"
@@ -205,17 +251,24 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [m for a in get_args(annotation) for m in _models(a)]
 
 
-def _walk(loc: Sequence[Any]) -> tuple[list[Any], list[type[BaseModel]]]:
+def _walk(loc: Sequence[Any], root: type[BaseModel] | None = None) -> tuple[list[Any], list[type[BaseModel]]]:
     """The keys of a pydantic location without union tags, and the models that stand at its end."""
-    models: list[type[BaseModel]] = [Recipe]
+    models: list[type[BaseModel]] = [root or Recipe]
     keys = []
+    named = False  # the next part is a name of the user's, such as a source's
     for part in loc:
+        if named:
+            keys.append(part)
+            named = False
+            continue
         tagged = [m for m in models if "type" in m.model_fields and part in get_args(m.model_fields["type"].annotation)]
         if tagged:
             models = tagged
             continue
         keys.append(part)
-        models = [x for m in models if part in m.model_fields for x in _models(m.model_fields[part].annotation)]
+        annotations = [m.model_fields[part].annotation for m in models if part in m.model_fields]
+        named = any(get_origin(a) is dict for a in annotations)
+        models = [x for a in annotations for x in _models(a)]
     return keys, models
 
 
@@ -223,8 +276,8 @@ def _without_tags(loc: Sequence[Any]) -> list[Any]:
     return _walk(loc)[0]
 
 
-def _fields(loc: Sequence[Any]) -> list[str]:
-    return sorted({f for m in _walk(loc)[1] for f in m.model_fields})
+def _fields(loc: Sequence[Any], root: type[BaseModel]) -> list[str]:
+    return sorted({f for m in _walk(loc, root)[1] for f in m.model_fields})
 
 
 def _one_line(error: Exception) -> str:

@@ -18,20 +18,23 @@ import yaml
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.config import CorpusConfig, ModelConfig
-from unmask.data.corpus import read
+from unmask.config import ModelConfig
+from unmask.data.cache import cache_folder
 from unmask.data.loader import Loader
-from unmask.data.shards import Prepared, prepare
+from unmask.data.prepare import prepare
+from unmask.data.shards import Prepared
+from unmask.data.text import absolute, title
 from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate import suites
 from unmask.evaluate.heldout import HeldOut, held_out
-from unmask.lm import load
+from unmask.evaluate.watch import Watch, silent
+from unmask.lm import LM, load
 from unmask.loss import Program, forward_heads
 from unmask.model.spec import flops, parameters
 from unmask.model.transformer import Transformer
 from unmask.model.translate import family_of
-from unmask.objectives.base import Shape
+from unmask.objectives.base import Plan, Shape
 from unmask.recipe import Recipe, dump, load_recipe, validate
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_device, tune_process
@@ -93,6 +96,8 @@ def pretrain(
         _write_down(recipe, text, out)
     size = parameters(recipe.model, recipe.objective.heads())
     say(f"{out}: {recipe.objective.type}, {size:,} parameters, {len(text.train.tokens):,} training tokens")
+    if len(text.train.sources) > 1:
+        say(training_loader(recipe, text).mixture([s.name for s in text.train.sources], recipe.budget.steps))
     counters = trainer.run(resume=stored is not None)
     held = evaluate(trainer.networks)
     result = Run(out, counters, held, size)
@@ -119,10 +124,7 @@ def build(
     """The trainer of a resolved recipe, and the function that measures its networks on held-out text."""
     objective, train = recipe.objective, recipe.train
     shape = objective.shape(recipe.context, recipe.target_context)
-    vocabulary = text.tokenizer.vocabulary
-    loader = Loader(
-        text.train, objective, vocabulary, shape, rows=train.batch_size, seed=recipe.seed, micro=train.grad_accumulation
-    )
+    loader = training_loader(recipe, text)
     networks = nn.ModuleDict({"model": Transformer(recipe.model, objective.heads(), recipe.seed)})
     settings = Settings(
         train,
@@ -148,6 +150,28 @@ def build(
     return trainer, evaluate
 
 
+def training_loader(recipe: Recipe, text: Prepared) -> Loader:
+    """The batches of a resolved recipe."""
+    objective = recipe.objective
+    return Loader(
+        text.train,
+        objective,
+        text.tokenizer.vocabulary,
+        objective.shape(recipe.context, recipe.target_context),
+        rows=recipe.train.batch_size,
+        seed=recipe.seed,
+        micro=recipe.train.grad_accumulation,
+        sources=text.train.first,
+        mix=recipe.corpus,
+        kept=text.train,
+        words=_words(recipe, text),
+    )
+
+
+def _words(recipe: Recipe, text: Prepared) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
+    return text.tokenizer.words if "word" in recipe.objective.needs else None
+
+
 def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.ModuleDict], HeldOut]:
     """Held-out loss of networks, at noise that is the same in every run: its seed is 0, whatever the recipe's."""
     loader = Loader(
@@ -158,6 +182,9 @@ def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.Modu
         rows=recipe.train.batch_size,
         seed=0,
         shuffle=False,
+        sources=text.valid.first,
+        kept=text.valid,
+        words=_words(recipe, text),
     )
     counts, limit = np.asarray(text.train.counts), recipe.evaluation.pieces
     return lambda networks: held_out(dict(networks.items()), loader, text.tokenizer.vocabulary, counts, limit)
@@ -195,7 +222,7 @@ def resolve(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:
     model = recipe.model.model_copy(update={"vocab_size": rows or size, "visibility": sees})
     if model.family != "unmask":
         _exportable(model)
-    corpora = {k: _absolute(c) for k in ("corpus", "valid") if (c := getattr(recipe, k)) is not None}
+    corpora = {k: absolute(c) for k in ("corpus", "valid") if (c := getattr(recipe, k)) is not None}
     return recipe.model_copy(update={"model": model, **corpora})
 
 
@@ -205,16 +232,6 @@ def _exportable(model: ModelConfig) -> None:
         family_of(model)
     except UserError as error:
         raise UserError(f"{error} (model.family=unmask trains it all the same, without an export)") from error
-
-
-def _absolute(corpus: CorpusConfig) -> CorpusConfig:
-    """The corpus by a path that a run can be resumed with from anywhere."""
-    return corpus.model_copy(update={"path": os.path.abspath(corpus.path)})
-
-
-def cache_folder(given: str | Path | None = None) -> Path:
-    """Where prepared text lies: the argument, $UNMASK_CACHE, or ~/.cache/unmask."""
-    return Path(given or os.environ.get("UNMASK_CACHE") or Path.home() / ".cache" / "unmask")
 
 
 # ---------------------------------------------------------------- the directory
@@ -246,7 +263,7 @@ def _stored(out: Path, resume: str) -> Recipe | None:
 
 def _same(asked: Recipe, stored: Recipe, out: Path) -> None:
     """A run is continued with its own recipe: name the first setting that differs."""
-    paths = {k: _absolute(c) for k in ("corpus", "valid") if (c := getattr(asked, k)) is not None}
+    paths = {k: absolute(c) for k in ("corpus", "valid") if (c := getattr(asked, k)) is not None}
     a, b = (_flat(r.model_dump(mode="json")) for r in (asked.model_copy(update=paths), stored))
     decided = {"model.vocab_size": 0, "model.visibility": "causal"}  # filled in by `resolve` where left out
     for key in sorted(a.keys() | b.keys()):
@@ -319,24 +336,31 @@ def _version(package: str) -> str | None:
 
 
 def evaluate(
-    model: str | Path,
+    model: str | Path | LM,
     suite: str = "bpb",
-    text: str | None = None,
+    text: str | Path | None = None,
     limit: int | None = None,
     cache: str | Path | None = None,
+    *,
+    plan: Plan | None = None,
+    stride: int | None = None,
+    seed: int = 0,
+    watch: Watch = silent,
 ) -> dict[str, Any]:
-    """Measure a run or a Hugging Face directory by a suite, on a text file or on the run's held-out part."""
-    lm = load(model)
-    if text is not None:
-        documents = (d.text for d in read(CorpusConfig(path=text)))
-        return dict(suites.evaluate(lm, suite, suites.encode(lm, documents), _counts(Path(model), cache), limit))
-    own = prepared(Path(model), cache)
-    return dict(suites.evaluate(lm, suite, own.valid, np.asarray(own.train.counts), limit))
+    """Measure a run or a Hugging Face directory by a suite (`evaluate.suites`); see `evaluate.items.Options`.
 
-
-def _counts(run: Path, cache: str | Path | None) -> np.ndarray | None:
-    """Unigram counts of a run's training text; None where there is no such run."""
-    return np.asarray(prepared(run, cache).train.counts) if (run / "text.json").exists() else None
+    text: what the suite reads; without it bpb takes the run's held-out part, and cloze the battery that is shipped.
+    """
+    chosen = suites.suite_of(suite)
+    lm = load(model) if not isinstance(model, LM) else model
+    place = lm.directory
+    counts, data = None, None
+    if suite == "bpb" and place is not None and (text is None or (place / "text.json").exists()):
+        own = prepared(place, cache)
+        counts, data = np.asarray(own.train.counts), own.valid if text is None else None
+    if data is None:
+        data = chosen.read(lm, text)
+    return suites.evaluate(lm, suite, data, counts, limit, seed, plan, stride, watch)
 
 
 def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = None) -> str:
@@ -358,5 +382,5 @@ def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], No
     recipe, tokenizer = stored_recipe(out), Tokenizer.load(out / "tokenizer.json")
     text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say)
     if text.directory.name != place.name:
-        raise UserError(f"{recipe.corpus.path} has changed since {out} was started: restore it, or start a new run")
+        raise UserError(f"{title(recipe.corpus)} has changed since {out} was started: restore it, or start a new run")
     return text

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from unmask.config import CorpusConfig
-from unmask.data.corpus import Counts, Document, files, read, split, well_formed
+from unmask.config import CorpusConfig, SourceConfig, TokenizerConfig
+from unmask.data.corpus import Counts, content, files, read, well_formed
+from unmask.data.prepare import prepare
+from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 
 
@@ -71,9 +76,9 @@ def test_d09_byte_order_marks_and_windows_lines(tmp_path: Path) -> None:
         "utf16be": b"\xfe\xff" + text.encode("utf-16-be"),
         "utf32": text.encode("utf-32"),
     }
-    for name, content in others.items():
-        path = written(tmp_path / f"{name}.txt", content)
-        packed = written(tmp_path / f"{name}.txt.gz", gzip.compress(content))
+    for name, raw in others.items():
+        path = written(tmp_path / f"{name}.txt", raw)
+        packed = written(tmp_path / f"{name}.txt.gz", gzip.compress(raw))
         for mode in ("file", "line", "blank_line"):
             assert texts(path, document=mode) == texts(packed, document=mode) == texts(plain, document=mode)
     lines = b"\xef\xbb\xbf" + b'{"text": "a\\r\\nb"}\r\n'
@@ -85,8 +90,8 @@ def test_d09_byte_order_marks_and_windows_lines(tmp_path: Path) -> None:
 
 def test_directories_and_globs_are_sorted(tmp_path: Path) -> None:
     for name in ("b.txt", "a.jsonl", "sub/c.txt.gz", ".hidden/d.txt", "NOTE.md", "e.MD"):
-        content = b'{"text": "j"}' if "jsonl" in name else name.encode()
-        written(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+        raw = b'{"text": "j"}' if "jsonl" in name else name.encode()
+        written(tmp_path / name, gzip.compress(raw) if name.endswith("gz") else raw)
     counts = Counts()
     assert texts(tmp_path, counts) == ["j", "b.txt", "sub/c.txt.gz"]
     assert (counts.files, counts.documents, counts.bytes) == (3, 3, 18)
@@ -104,6 +109,16 @@ def test_counts(tmp_path: Path) -> None:
     assert well_formed("\ud83d\ude00") == "😀"
 
 
+def test_a_document_that_is_held_whole_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "a.txt", "é" * 30 + "\n\n" + "a" * 41)
+    monkeypatch.setattr("unmask.data.document.LONG", 60)
+    whole, parted = Counts(), Counts()
+    texts(path, whole)
+    texts(path, parted, document="blank_line")
+    assert (whole.longest, parted.longest) == (103, 60) and parted.notes() == []
+    assert "the longest document has 103 bytes and is held in memory whole" in whole.notes()[0]
+
+
 # ---------------------------------------------------------------- bad input: one sentence that says where
 
 
@@ -116,8 +131,39 @@ def test_d08_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     path = written(tmp_path / "latin.txt", b"abc\ncaf\xe9 \xff\xfe.\n")
     counts = Counts()
     assert texts(path, counts) == ["abc\ncaf\ufffd \ufffd\ufffd.\n"]
-    assert counts.invalid == 3
-    refused(path, r"latin\.txt is not UTF-8 at byte 7;", strict=True)
+    assert counts.invalid == 3 and counts.first_invalid == f"{path} line 2, byte offset 7"
+    refused(path, r"latin\.txt line 2, byte offset 7 is not UTF-8: pass encoding=cp1252", strict=True)
+
+
+def test_d08_a_cp1252_file_passes_every_reader_with_its_encoding(tmp_path: Path) -> None:
+    text = "".join(f"Le café n° {i} est fermé, dit “René”.\n\n" for i in range(40))
+    path = written(tmp_path / "a.txt", text.encode("cp1252"))
+    plain = written(tmp_path / "b.txt", text)
+    counts = Counts()
+    assert all("\ufffd" in t for t in texts(path, counts, document="blank_line"))
+    assert counts.looks_like == "cp1252" and counts.first_invalid.endswith("line 1, byte offset 6")
+    (note,) = counts.notes()
+    assert "240 invalid bytes became U+FFFD" in note and "corpus.encoding=cp1252" in note
+    for encoding in ("cp1252", "windows-1252", "detect"):
+        assert texts(path, document="blank_line", encoding=encoding) == texts(plain, document="blank_line")
+    trained = [
+        Tokenizer.train(TokenizerConfig(type="char", vocab_size=64, sentinels=0), iter(texts(p, encoding=e)))
+        for p, e in ((path, "cp1252"), (plain, "utf-8"))
+    ]
+    assert trained[0].fingerprint == trained[1].fingerprint and len(trained[0].encode("é“")) == 2
+    corpora = [
+        CorpusConfig(path=str(p), encoding=e, document="blank_line") for p, e in ((path, "cp1252"), (plain, "utf-8"))
+    ]
+    one, other = (prepare(c, None, trained[0], tmp_path / "cache", lambda _: None) for c in corpora)
+    assert np.array_equal(one.train.tokens, other.train.tokens) and len(one.train) == len(other.train) > 20
+
+
+def test_records_with_an_encoding(tmp_path: Path) -> None:
+    line = json.dumps({"text": "Überraschung für größere Häuser"}, ensure_ascii=False)
+    path = written(tmp_path / "a.jsonl", f"{line}\n".encode("latin-1"))
+    assert texts(path, encoding="latin-1") == ["Überraschung für größere Häuser"]
+    refused(path, "encoding=utf8x is no text encoding.*did you mean 'utf8'", encoding="utf8x")
+    refused(path, "encoding=rot13 is no text encoding", encoding="rot13")
 
 
 def test_refusals_name_the_file(tmp_path: Path) -> None:
@@ -132,6 +178,13 @@ def test_refusals_name_the_file(tmp_path: Path) -> None:
     refused(written(tmp_path / "cut.txt.gz", gzip.compress(b"abc" * 999)[:-9]), "no whole gzip file")
     written(tmp_path / "md" / "a.md", "x")
     refused(tmp_path / "md", r"holds no \.txt.*glob such as")
+    (tmp_path / "nothing").mkdir()
+    refused(tmp_path / "nothing", r"holds no \.txt.*\.parquet file$")
+    refused("wikimedia/wikipedia", "no such corpus file: wikimedia/wikipedia; a name on the hub is given as hf:wiki")
+    refused(tmp_path / "input.txt", "plain text, which has no key 'ents'", spans="ents")
+    refused(written(tmp_path / "a.json", "[]"), "a .json file is not read as text")
+    with pytest.raises(UserError, match="the corpus has no path"):
+        list(read(SourceConfig()))
     refused(tmp_path / "input.txt", "no regular expression", document="regex", separator="(")
 
 
@@ -142,41 +195,46 @@ def test_refusals_of_json_name_the_line(tmp_path: Path) -> None:
     refused(written(tmp_path / "c.jsonl", "[1]"), r"c\.jsonl:1 holds a list")
     refused(written(tmp_path / "d.jsonl", '{"text": 3}'), r"d\.jsonl:1.*holds a int")
     assert texts(written(tmp_path / "e.jsonl", '{"body": "x"}'), field="body") == ["x"]
+    counts = Counts()
+    assert texts(written(tmp_path / "f.jsonl", good + '{"text": null}'), counts) == ["a"] and counts.empty == 1
+    refused(written(tmp_path / "g.jsonl", "[" * 100_000), r"g\.jsonl:1 is no valid JSON")
+    refused(written(tmp_path / "h.jsonl", '{"text": "\\ud800"}'), r"h\.jsonl:1 holds half a surrogate", strict=True)
 
 
-# ---------------------------------------------------------------- train and held-out
+# ---------------------------------------------------------------- what a source depends on
 
 
-def documents(n: int) -> list[Document]:
-    return [Document(f"text number {i}", str(i)) for i in range(n)]
+def test_content_is_of_bytes_not_of_names(tmp_path: Path) -> None:
+    config = SourceConfig(path=str(written(tmp_path / "a.txt", "one")))
+    before = content(config)
+    assert json.loads(json.dumps(before)) == before
+    assert content(SourceConfig(path=str(written(tmp_path / "b.txt", "one")))) == before
+    assert content(SourceConfig(path=str(written(tmp_path / "c.txt", "two")))) != before
+    phrases = [written(tmp_path / f"{name}.lex", name) for name in "xy"]
+    with_lexicon = [content(config.model_copy(update={"lexicon": str(p)})) for p in phrases]
+    assert len({json.dumps(c) for c in [before, *with_lexicon]}) == 3
+    assert content(config.model_copy(update={"words": "jieba"})) != before
 
 
-def test_split_by_hash_keeps_duplicates_together_and_all_documents() -> None:
-    many = documents(2000) * 2
-    sides = list(split(many, 0.05))
-    assert sorted(d.text for _, d in sides) == sorted(d.text for d in many)
-    held = {d.text for out, d in sides if out}
-    assert held.isdisjoint(d.text for out, d in sides if not out)
-    assert 70 <= len(held) <= 130
-    fewer = {d.text for out, d in split(many[:1000], 0.05) if out}
-    assert fewer <= held  # a document's side does not depend on the others
+# ---------------------------------------------------------------- memory of the real process
 
 
-@pytest.mark.parametrize("n", [20, 21, 25, 40])
-def test_split_by_hash_always_holds_something_out(n: int) -> None:
-    for fraction in (0.0001, 0.05):
-        sides = [out for out, _ in split(documents(n), fraction)]
-        assert len(sides) == n and 1 <= sum(sides) < n
-    assert not any(out for out, _ in split(documents(n), 0.0))
+def peak(path: Path) -> float:
+    """MiB that reading takes beyond what the process had before."""
+    code = (
+        "import resource, sys\nfrom unmask.config import SourceConfig\nfrom unmask.data.corpus import read\n"
+        "at = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\nbefore = at()\n"
+        "print(sum(len(d.text) for d in read(SourceConfig(path=sys.argv[1], document='line'))), at() - before)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    characters, grown = result.stdout.split()
+    assert int(characters) >= 32 << 20
+    return float(grown)
 
 
-def test_split_by_position_says_so() -> None:
-    text = "".join(f"line {i} of the only text\n" for i in range(400))
-    said: list[str] = []
-    (first, head), (second, tail) = split([Document(text, "a.txt")], 0.05, said.append)
-    assert (first, second) == (False, True)
-    assert head.text + tail.text == text and head.text.endswith("\n")
-    assert len(tail.text) == pytest.approx(0.05 * len(text), rel=0.1)
-    assert len(said) == 1 and "1 document only" in said[0] and "by position" in said[0]
-    sides = list(split([Document("a" * 50, "1"), Document("b" * 900, "2"), Document("c" * 50, "3")], 0.05))
-    assert [(out, d.text[0]) for out, d in sides] == [(False, "a"), (False, "b"), (True, "c")]
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_long_line_takes_a_few_times_its_length(name: str, tmp_path: Path) -> None:
+    line = "never a line end " * (2 << 20)  # 34 MB
+    path = written(tmp_path / name, json.dumps({"text": line}) if name.endswith("jsonl") else line)
+    assert peak(path) < 4 * len(line) / 2**20
+    assert texts(path) == texts(path, document="line") == [line]

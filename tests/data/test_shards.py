@@ -1,213 +1,166 @@
+"""The files of shards: written in any batches, read by mapping, damage named."""
+
 from __future__ import annotations
 
-import errno
+import io
 import json
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from unmask.config import CorpusConfig, TokenizerConfig
-from unmask.data import shards as module
-from unmask.data.corpus import Counts
-from unmask.data.shards import Prepared, Shards, prepare
-from unmask.data.tokenizer import Tokenizer
+from unmask.batch import starts
+from unmask.data.marks import Bits, BitWriter
+from unmask.data.shards import Encoded, Shards, Source, Writer
 from unmask.errors import UserError
 
-BYTE = TokenizerConfig(type="byte", sentinels=3)
+EVERYTHING = frozenset({"word", "sentence", "spans"})
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> CorpusConfig:
-    path = tmp_path / "corpus.jsonl"
-    rows = [{"text": f"Document {i} tells of {'é' * (i % 5)} and {i * i}."} for i in range(60)]
-    path.write_text("\n".join(map(json.dumps, [*rows, {"text": " "}])))
-    return CorpusConfig(path=str(path), valid_fraction=0.1)
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.booleans(), max_size=40), max_size=8))
+def test_bits_are_what_was_written_in_any_lengths(parts: list[list[bool]]) -> None:
+    file = io.BytesIO()
+    writer = BitWriter(file)
+    for part in parts:
+        writer.write(np.array(part, bool))
+    writer.finish()
+    flags = [flag for part in parts for flag in part]
+    packed = np.frombuffer(file.getvalue(), np.uint8)
+    assert len(packed) == -(-len(flags) // 8)
+    bits = Bits(packed, len(flags))
+    assert bits[np.arange(len(flags))].tolist() == flags and len(bits) == len(flags)
 
 
-def quiet(_: str) -> None:
-    pass
+class Document(NamedTuple):
+    ids: np.ndarray
+    bytes: int
+    word: np.ndarray
+    sentence: np.ndarray
+    spans: np.ndarray
 
 
-def test_shards_hold_every_document_once(corpus: CorpusConfig, tmp_path: Path) -> None:
-    made = prepare(corpus, None, BYTE, tmp_path / "cache", quiet)
-    assert len(made.train) + len(made.valid) == 60
-    assert made.counts == Counts(files=1, documents=60, bytes=made.counts.bytes, empty=1)
-    texts = []
-    for side in (made.train, made.valid):
-        assert side.documents[0] == 0 and side.documents[-1] == len(side.tokens)
-        for i in range(len(side)):
-            ids = side.document(i)
-            assert ids.dtype == np.int32
-            texts.append(made.tokenizer.decode(ids))
-            assert side.bytes[i] == len(texts[-1].encode()) == len(ids)
-        assert side.counts.tolist() == np.bincount(side.tokens, minlength=made.tokenizer.vocabulary.size).tolist()
-    expected = [f"Document {i} tells of {'é' * (i % 5)} and {i * i}." for i in range(60)]
-    assert sorted(texts) == sorted(expected)
-    assert not made.tokenizer.vocabulary.is_special[made.train.tokens].any()
+def documents(count: int, seed: int) -> list[Document]:
+    rng = np.random.default_rng(seed)
+    out = []
+    for _ in range(count):
+        n = int(rng.integers(0, 12))
+        ids = rng.integers(0, 50, n).astype(np.int32)
+        edges = np.sort(rng.choice(n + 1, 2 * int(rng.integers(0, (n + 1) // 2 + 1)), replace=False))
+        out.append(Document(ids, 3 * n, rng.random(n) < 0.5, rng.random(n) < 0.2, edges.reshape(-1, 2)))
+    return out
 
 
-def test_d20_two_bytes_a_token_and_four_above_65536(corpus: CorpusConfig, tmp_path: Path) -> None:
-    made = prepare(corpus, None, BYTE, tmp_path / "cache", quiet)
-    assert made.train.tokens.dtype == np.uint16
-    assert (made.directory / "train" / "tokens.bin").stat().st_size == 2 * len(made.train.tokens)
-    many = tmp_path / "many.txt"
-    many.write_text("".join(map(chr, range(0x20000, 0x20000 + 65_600))) + "the rest is held out " * 200)
-    config = TokenizerConfig(type="char", vocab_size=70_000, sentinels=0)
-    large = prepare(CorpusConfig(path=str(many)), None, config, tmp_path / "cache", quiet)
-    assert large.train.tokens.dtype == np.uint32 and large.tokenizer.vocabulary.size > 65_536
-    assert large.tokenizer.decode(large.train.document(0)) == many.read_text()[: len(large.train.tokens)]
+def together(batch: list[Document], everything: bool = True) -> Encoded:
+    """Documents end to end."""
+    start = starts([len(d.ids) for d in batch])
+    joined = (np.concatenate([getattr(d, name) for d in batch]) for name in ("ids", "word", "sentence"))
+    spans = np.concatenate([d.spans + begin for d, begin in zip(batch, start, strict=False)])
+    ids, *inside = (*joined, spans)
+    return Encoded(np.diff(start), np.array([d.bytes for d in batch]), ids, *(inside if everything else ()))
 
 
-def test_d20_second_call_reuses_and_a_changed_byte_rebuilds(
-    corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = prepare(corpus, None, BYTE, tmp_path / "cache", quiet)
-    with monkeypatch.context() as patch:
-        patch.setattr(module.corpora, "read", lambda *_: pytest.fail("read again"))
-        said: list[str] = []
-        again = prepare(corpus, None, BYTE, tmp_path / "cache", said.append)
-        loaded = prepare(corpus, None, first.tokenizer, tmp_path / "cache", quiet)
-        moved = tmp_path / "elsewhere.jsonl"
-        shutil.copy(corpus.path, moved)
-        copied = prepare(corpus.model_copy(update={"path": str(moved)}), None, BYTE, tmp_path / "cache", quiet)
-    assert again.directory == loaded.directory == copied.directory == first.directory
-    assert again.counts == first.counts and "re-using" in said[-1]
-    assert np.array_equal(again.train.tokens, first.train.tokens)
-    text = Path(corpus.path).read_text()
-    Path(corpus.path).write_text(text.replace("Document 7 ", "Document 8 ", 1))
-    changed = prepare(corpus, None, BYTE, tmp_path / "cache", quiet)
-    assert changed.directory != first.directory
-    other = prepare(corpus.model_copy(update={"valid_fraction": 0.3}), None, BYTE, tmp_path / "cache", quiet)
-    assert other.directory != changed.directory and len(other.valid) > len(changed.valid)
+def write(place: Path, sources: dict[str, list[Document]], batch: int) -> Shards:
+    writer = Writer(place, 50, list(sources), EVERYTHING)
+    for number, name in enumerate(sources):
+        for a in range(0, len(sources[name]), batch):
+            writer.write(number, together(sources[name][a : a + batch]))
+    writer.finish()
+    writer.close()
+    return Shards.load(place)
 
 
-def test_explicit_valid_wins(corpus: CorpusConfig, tmp_path: Path) -> None:
-    held = tmp_path / "held.txt"
-    held.write_text("one\ntwo\n")
-    valid = CorpusConfig(path=str(held), document="line")
-    made = prepare(corpus, valid, BYTE, tmp_path / "cache", quiet)
-    assert (len(made.train), len(made.valid)) == (60, 2)
-    assert made.valid_counts is not None and made.valid_counts.documents == 2
-    assert [made.tokenizer.decode(made.valid.document(i)) for i in range(2)] == ["one", "two"]
-
-
-def test_the_tokenizer_sees_the_training_part_only(tmp_path: Path) -> None:
-    train, held = tmp_path / "t.txt", tmp_path / "v.txt"
-    train.write_text("abc abc")
-    held.write_text("abc xyz")
-    config = TokenizerConfig(type="char", sentinels=0)
-    said: list[str] = []
-    made = prepare(CorpusConfig(path=str(train)), CorpusConfig(path=str(held)), config, tmp_path / "c", said.append)
-    unk = made.tokenizer.vocabulary.unk
-    assert made.valid.document(0).tolist()[-3:] == [unk] * 3
-    assert any("3 of 14 tokens (21.43%) are unknown" in s for s in said)
-
-
-def test_a_large_corpus_is_sampled_and_it_is_said(corpus: CorpusConfig, tmp_path: Path) -> None:
-    config = TokenizerConfig(type="word", sentinels=0)
-    said: list[str] = []
-    part = prepare(corpus, None, config, tmp_path / "c", said.append, training_bytes=500)
-    whole = prepare(corpus, None, config, tmp_path / "c", quiet)
-    assert part.tokenizer.vocabulary.size < whole.tokenizer.vocabulary.size
-    assert any("drawn by hash" in s for s in said)
-    assert prepare(corpus, None, config, tmp_path / "d", quiet, 500).tokenizer.fingerprint == part.tokenizer.fingerprint
-
-
-def test_notes_are_said_again(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("the only text, line by line\n" * 100)
-    said: list[str] = []
-    for _ in range(2):
-        made = prepare(CorpusConfig(path=str(path)), None, BYTE, tmp_path / "c", said.append)
-    assert sum("by position" in s for s in said) == 2 and any("by position" in n for n in made.notes)
-    assert len(made.train) == len(made.valid) == 1
-
-
-def test_tokenizer_file(corpus: CorpusConfig, tmp_path: Path) -> None:
-    Tokenizer.train(BYTE, []).save(tmp_path / "t.json")
-    made = prepare(corpus, None, TokenizerConfig(file=str(tmp_path / "t.json")), tmp_path / "c", quiet)
-    assert made.tokenizer.type == "byte"
-
-
-# ---------------------------------------------------------------- what can go wrong
-
-
-def test_an_interrupted_preparation_is_never_taken_for_whole(
-    corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "cache"
-    with monkeypatch.context() as patch:
-        patch.setattr(module._Writer, "finish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            prepare(corpus, None, BYTE, cache, quiet)
-    assert not [p for p in cache.iterdir() if p.is_dir()]
-    program = (
-        "import os, sys\nfrom pathlib import Path\n"
-        "from unmask.config import CorpusConfig, TokenizerConfig\nfrom unmask.data import shards\n"
-        "shards._Writer.finish = lambda _: os._exit(9)\n"
-        f"c = CorpusConfig(path={corpus.path!r}, valid_fraction=.1)\n"
-        f"shards.prepare(c, None, TokenizerConfig(type='byte', sentinels=3), Path({str(cache)!r}), print)\n"
+def test_shards_hold_what_was_written_whatever_the_batches(tmp_path: Path) -> None:
+    sources = {"a": documents(40, 0), "none": [], "b": documents(25, 1)}
+    every = [d for documents in sources.values() for d in documents if len(d.ids)]  # those without a token vanish
+    made = [write(tmp_path / str(batch), sources, batch) for batch in (1, 7, 100)]
+    for shards in made:
+        assert len(shards) == len(every) and shards.counts.sum() == len(shards.tokens)
+        assert shards.tokens.tolist() == np.concatenate([d.ids for d in every]).tolist()
+        assert shards.bytes.tolist() == [d.bytes for d in every]
+        at = np.arange(len(shards.tokens))
+        assert shards.word is not None and shards.sentence is not None and shards.spans is not None
+        assert shards.word[at].tolist() == np.concatenate([d.word for d in every]).tolist()
+        assert shards.sentence[at].tolist() == np.concatenate([d.sentence for d in every]).tolist()
+        spans = [shards.documents[k] + d.spans for k, d in enumerate(every)]
+        assert shards.spans.tolist() == np.concatenate(spans).tolist()
+        kept = [sum(len(d.ids) > 0 for d in sources[name]) for name in sources]
+        assert shards.sources == (
+            Source("a", 0, kept[0]),
+            Source("none", kept[0], 0),
+            Source("b", kept[0], kept[2]),
+        )
+        assert shards.first == (0, kept[0], kept[0])
+        for i in (0, len(every) - 1):
+            assert shards.document(i).tolist() == every[i].ids.tolist()
+    names = sorted(os.listdir(tmp_path / "1"))
+    assert all((tmp_path / "1" / n).read_bytes() == (tmp_path / "7" / n).read_bytes() for n in names)
+    assert names == sorted(
+        [f"{n}.bin" for n in ("tokens", "documents", "bytes", "words", "sentences", "spans")]
+        + ["counts.npy", "sources.json"]
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 9
-    assert len([p for p in cache.iterdir() if p.is_dir()]) == 1  # what the killed process left
-    made = prepare(corpus, None, BYTE, cache, quiet)
-    assert [p for p in cache.iterdir() if p.is_dir()] == [made.directory]
 
 
-def test_damaged_shards_are_refused(corpus: CorpusConfig, tmp_path: Path) -> None:
-    made = prepare(corpus, None, BYTE, tmp_path / "c", quiet)
-    tokens = made.directory / "train" / "tokens.bin"
-    os.truncate(tokens, tokens.stat().st_size - 2)
-    with pytest.raises(UserError, match="damaged"):
-        Shards.load(made.directory / "train")
-    tokens.unlink()
-    with pytest.raises(UserError, match="no whole shards"):
-        Prepared.load(made.directory)
+def test_shards_that_extend_each_other_are_those_written_in_one_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.data.shards._CHUNK", 13)
+    a, b = documents(30, 2), documents(20, 3)
+    write(tmp_path / "whole", {"a": a, "b": b}, 9)
+    parts = [
+        write(tmp_path / f"part{k}", part, 4)
+        for k, part in enumerate([{"a": a[:17], "b": []}, {"a": a[17:], "b": b[:1]}, {"a": [], "b": b[1:]}])
+    ]
+    writer = Writer(tmp_path / "joined", 50, ["a", "b"], EVERYTHING)
+    for part in parts:
+        writer.extend(part)
+    writer.finish()
+    writer.close()
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (tmp_path / "joined" / path.name).read_bytes(), path.name
 
 
-class Usage(NamedTuple):
-    total: int
-    used: int
-    free: int
+def test_nothing_is_kept_that_was_not_asked_for(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "s", 50, [""], frozenset())
+    writer.write(0, together(documents(10, 0), everything=False))
+    writer.finish()
+    writer.close()
+    shards = Shards.load(tmp_path / "s")
+    assert shards.word is shards.sentence is shards.spans is None
+    assert not {"words.bin", "sentences.bin", "spans.bin"} & set(os.listdir(tmp_path / "s"))
 
 
-def test_a_full_disk_is_one_sentence(corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sentence = r"too full for the shards: about 1,\d{3},\d{3} bytes are needed, 7 are free"
-    with monkeypatch.context() as patch:
-        patch.setattr(module.shutil, "disk_usage", lambda _: Usage(9, 2, 7))
-        with pytest.raises(UserError, match=sentence):
-            prepare(corpus, None, BYTE, tmp_path / "c", quiet)
+def test_an_empty_side_is_read_too(tmp_path: Path) -> None:
+    shards = write(tmp_path / "s", {"": []}, 1)
+    assert len(shards) == 0 and len(shards.tokens) == 0 and shards.spans is not None and shards.spans.shape == (0, 2)
 
-    def full(*_: object) -> None:
-        monkeypatch.setattr(module.shutil, "disk_usage", lambda _: Usage(9, 2, 7))
-        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module._Writer, "write", full)
+@pytest.mark.parametrize(
+    ("name", "cut", "sentence"),
+    [
+        ("tokens", 2, "is damaged: 1,[0-9]{3} tokens where"),
+        ("documents", 8, "is damaged"),
+        ("bytes", 8, "is damaged"),
+        ("words", 1, r"words\.bin is damaged"),
+        ("sentences", 1, r"sentences\.bin is damaged"),
+        ("spans", 8, "holds no whole shards"),
+        ("tokens", 1, "holds no whole shards"),
+    ],
+)
+def test_damage_is_named(name: str, cut: int, sentence: str, tmp_path: Path) -> None:
+    write(tmp_path / "s", {"": documents(280, 0)}, 50)
+    path = tmp_path / "s" / f"{name}.bin"
+    os.truncate(path, path.stat().st_size - cut)
     with pytest.raises(UserError, match=sentence):
-        prepare(corpus, None, BYTE, tmp_path / "c", quiet)
-    assert not [p for p in (tmp_path / "c").iterdir() if p.is_dir()]
+        Shards.load(tmp_path / "s")
 
 
-def test_an_empty_side_is_refused(corpus: CorpusConfig, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"held-out part .* is empty"):
-        prepare(corpus.model_copy(update={"valid_fraction": 0.0}), None, BYTE, tmp_path / "c", quiet)
-    (tmp_path / "tiny.txt").write_text("a")
-    with pytest.raises(UserError, match=r"held-out part .* is empty"):
-        prepare(CorpusConfig(path=str(tmp_path / "tiny.txt")), None, BYTE, tmp_path / "c", quiet)
-    (tmp_path / "same.txt").write_text("the same\n" * 50)
-    with pytest.raises(UserError, match=r"training part .* is empty"):
-        prepare(CorpusConfig(path=str(tmp_path / "same.txt"), document="line"), None, BYTE, tmp_path / "c", quiet)
-
-
-@pytest.mark.shared
-def test_real_articles(shared_data: Path, tmp_path: Path) -> None:
-    corpus = CorpusConfig(path=str(shared_data / "enwiki2015" / "dev.jsonl.gz"))
-    made = prepare(corpus, None, TokenizerConfig(vocab_size=2000), tmp_path / "c", quiet, training_bytes=1_000_000)
-    assert len(made.train) > 10 * len(made.valid) > 0
-    assert made.train.bytes.sum() / len(made.train.tokens) > 2.5  # bytes a token
+def test_wrong_counts_of_sources_are_damage(tmp_path: Path) -> None:
+    write(tmp_path / "s", {"": documents(5, 0)}, 5)
+    (tmp_path / "s" / "sources.json").write_text(json.dumps([["", 77]]))
+    with pytest.raises(UserError, match="of 77 documents"):
+        Shards.load(tmp_path / "s")

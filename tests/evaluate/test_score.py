@@ -1,30 +1,31 @@
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from unmask.batch import Rows
+from unmask.config import ModelConfig
+from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate.base import shape_of
-from unmask.evaluate.plans import Query, room
+from unmask.evaluate.generate import generations
+from unmask.evaluate.plans import FORWARD, Query, room
 from unmask.evaluate.score import log_losses, score
+from unmask.lm import LM, load
+from unmask.objectives.base import Plan
 
-from .helpers import OBJECTIVES, model_of, stub_of, tokenizer
+from .helpers import OBJECTIVES, Stub, model_of, stub_of, tokenizer
+from .scoring import CASES, unigram, without_start
+from .test_lm import written_run
 
 TEXTS = ["the cat sat", "a", "", "the dog sat on the log and the cat on the mat, and then they all went home"]
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("batch_tokens", [1, 50, 10_000])
-def test_a_stub_gives_the_known_sum(name: str, batch_tokens: int) -> None:
-    lm, log_p = stub_of(name)
-    for text, s in zip(TEXTS, score(lm, TEXTS, batch_tokens=batch_tokens), strict=True):
-        ids = tokenizer().encode(text)
-        assert s.logprob == pytest.approx(log_p[ids].sum(), rel=1e-6, abs=1e-6)
-        assert s.each == pytest.approx(log_p[ids].tolist(), rel=1e-5)
-        assert (s.tokens, s.bytes, s.plan) == (len(ids), len(text), OBJECTIVES[name].plan)
-        assert ("cut into pieces of at most" in s.event) == (len(ids) > room(OBJECTIVES[name], shape_of(lm)))
 
 
 @pytest.mark.parametrize("name", ["causal", "prefix", "prefix-encdec"])
@@ -38,34 +39,261 @@ def test_the_end_token_is_scored_where_asked(name: str) -> None:
         assert "[EOS]" in s.event
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_f18_batch_and_padding_side_change_nothing(name: str) -> None:
+# ---------------------------------------------------------------- F17: the start token
+
+
+def test_f17_the_start_token_and_the_number_of_scored_tokens_are_stated() -> None:
+    lm = model_of("causal", "wordpiece")
+    with_start, without = score(lm, "the cat sat")[0], score(without_start(lm), "the cat sat")[0]
+    ids = lm.tokenizer.encode("the cat sat")  # type: ignore[union-attr]
+    assert (with_start.start, with_start.tokens) == ("[BOS]", len(ids)) and "| [BOS])" in with_start.event
+    assert (without.start, without.tokens) == (None, len(ids) - 1) and "not scored" in without.event
+    assert without.perplexity == pytest.approx(np.exp(-without.logprob / (len(ids) - 1)))
+    gpt2 = replace(lm, words=replace(lm.vocabulary, bos=lm.vocabulary.eos))  # one token opens and closes
+    assert score(gpt2, "the cat sat")[0].start == "[EOS]"
+
+
+def test_f17_a_start_token_of_another_vocabulary_is_refused() -> None:
+    lm = model_of("prefix-encdec")
+    size = lm.vocabulary.size
+    for wrong in (size, size + 3, -1):
+        with pytest.raises(UserError, match=rf"starts its texts with token {wrong}, which its tokenizer \({size}"):
+            score(replace(lm, words=replace(lm.vocabulary, bos=wrong)), "a")
+    assert score(model_of("masked"), "a")[0].start is None  # [CLS] and [SEP] are named by the event
+
+
+@pytest.mark.shared
+def test_f17_the_start_token_of_gpt2_is_its_own(shared_data: Path) -> None:
+    words = Tokenizer.load(shared_data / "tokenizers" / "gpt2")
+    config = ModelConfig(vocab_size=words.vocabulary.size)
+    network: Any = Stub(torch.zeros(config.vocab_size), config)
+    lm = LM(network, 32, words, OBJECTIVES["causal"])
+    s = score(lm, "a b c")[0]
+    assert (s.start, s.tokens) == ("<|endoftext|>", 3)
+    assert s.logprob == pytest.approx(-3 * np.log(50257), rel=1e-6)
+    assert (score(without_start(lm), "a b c")[0].tokens, score(lm, " c", "a b")[0].tokens) == (2, 1)
+
+
+# ---------------------------------------------------------------- F18: nothing depends on the batch
+
+
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_f18_batch_and_padding_side_change_nothing(name: str, plan: Plan) -> None:
     lm = model_of(name)
-    ids = [tokenizer().encode(t) for t in ("the cat sat", "a dog", "the log, the mat")]
-    query = Query.of(Rows.of(ids, ends=np.full(3, OBJECTIVES[name].plan == "left_to_right")))
-    whole = log_losses(lm, query)
+    ids = [tokenizer().encode(t) for t in ("the cat sat", "a dog", "the log, the m")]
+    ends = np.full(3, plan in FORWARD)
+    query = Query.of(Rows.of(ids, ends=ends))
+    whole, hits = log_losses(lm, query, plan=plan)
     for batch_tokens in (1, 30, 100):
         for side in ("left", "right"):
-            np.testing.assert_allclose(log_losses(lm, query, batch_tokens, side), whole, rtol=2e-6)
-    alone = np.concatenate([log_losses(lm, Query.of(Rows.of([i], ends=query.rows.ends[:1])))[: len(i)] for i in ids])
-    np.testing.assert_allclose(alone, whole[: len(alone)], rtol=2e-6)
+            again, likeliest = log_losses(lm, query, batch_tokens, side, plan)
+            np.testing.assert_allclose(again, whole, rtol=2e-6)
+            assert (likeliest == hits).all()
+    alone = [log_losses(lm, Query.of(Rows.of([i], ends=ends[:1])), plan=plan)[0][: len(i)] for i in ids]
+    np.testing.assert_allclose(np.concatenate(alone), whole[: len(query.rows.tokens)], rtol=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["byte", "bbpe", "wordpiece"])
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_f18_perplexity_depends_on_neither_batch_size_nor_order(name: str, plan: Plan) -> None:
+    lm = model_of(name)
+    texts = ["the cat sat", "a", "a dog and a cat", "the log", "on the mat, the dog", "it", "é", "mat " * 12]
+    whole = score(lm, texts, plan=plan)
+    for size in (1, 2, 8):
+        parts = [s for i in range(0, len(texts), size) for s in score(lm, texts[i : i + size], plan=plan)]
+        for a, b in zip(parts, whole, strict=True):
+            assert a.perplexity == pytest.approx(b.perplexity, rel=1e-6)
+            assert a.word_perplexity == pytest.approx(b.word_perplexity, rel=1e-6 * b.tokens / b.words)
+            assert (a.tokens, a.words, a.greedy, a.event) == (b.tokens, b.words, b.greedy, b.event)
+    order = np.random.default_rng(0).permutation(len(texts))
+    turned = score(lm, [texts[i] for i in order], plan=plan)
+    assert [turned[k].logprob for k in np.argsort(order)] == pytest.approx([s.logprob for s in whole], rel=1e-6)
+
+
+def test_f18_per_token_and_per_word_perplexity_come_with_their_counts() -> None:
+    lm, log_p = stub_of("causal")
+    s = score(lm, "the cat  sat.\n")[0]
+    total = log_p[tokenizer().encode("the cat  sat.\n")].sum()
+    assert (s.tokens, s.words) == (14, 3)
+    assert s.perplexity == pytest.approx(np.exp(-total / 14), rel=1e-6)
+    assert s.word_perplexity == pytest.approx(np.exp(-total / 3), rel=1e-6)
+    assert score(lm, " ")[0].word_perplexity is None and score(lm, "")[0].perplexity is None
+
+
+# ---------------------------------------------------------------- F20: one string
+
+
+def tokenized(kind: str) -> LM:
+    if kind != "unigram":
+        return model_of("causal", kind)
+    words = unigram()
+    return replace(model_of("causal", vocab_size=words.vocabulary.size), tokenizer=words)
+
+
+@pytest.mark.parametrize("kind", ["byte", "bbpe", "wordpiece", "unigram"])
 def test_f20_context_and_answer_add_up(kind: str) -> None:
-    lm = model_of("causal", kind)
+    lm = tokenized(kind)
     for context, answer in (("the cat sat on", " the mat"), ("a dog", " sat"), ("the", " cat and a dog")):
         answers = score(lm, answer, context)[0]
         both, before = score(lm, [context + answer, context])
         assert both.logprob - before.logprob == pytest.approx(answers.logprob, rel=1e-5)
         assert both.tokens == before.tokens + answers.tokens
-        assert "seam" not in answers.event and "[BOS] context" in answers.event
+        assert not answers.merged and "seam" not in answers.event and "[BOS] context" in answers.event
 
 
-def test_f20_a_token_over_the_seam_is_named() -> None:
-    lm = model_of("causal", "bbpe")
-    s = score(lm, "cat", "the ")[0]  # " cat" is one piece
-    assert "spans the seam" in s.event and s.tokens == len(tokenizer("bbpe").encode(" cat"))
+@pytest.mark.parametrize("kind", ["bbpe", "wordpiece", "unigram"])
+def test_f20_the_answers_of_a_multiple_choice_question_share_all_mass(kind: str) -> None:
+    """Over every token that may follow, the probabilities of the answers sum to one: no stray piece takes any."""
+    lm = tokenized(kind)
+    words, context = lm.tokenizer, "the cat sat on the mat"
+    assert words is not None
+    blank = "" if kind == "bbpe" else " "
+    last = words.encode(context)[-1]
+    answers = [
+        blank + words.decode([int(i)]).strip() if blank else words.decode([int(i)]) for i in words.vocabulary.ordinary
+    ]
+    fit = {a for a in answers if len(words.encode(context + a)) == len(words.encode(context)) + 1}
+    fit = {a for a in fit if words.encode(context + a)[-2] == last}
+    scores = score(lm, sorted(fit), context)
+    assert len(fit) > 5 and all(s.tokens == 1 and not s.merged for s in scores)
+    with torch.no_grad():
+        p = lm.logits([[lm.vocabulary.need("bos"), *words.encode(context)]])[0, -1].double().softmax(-1)
+    ids = [int(words.encode(context + a)[-1]) for a in sorted(fit)]
+    assert [s.logprob for s in scores] == pytest.approx(p[ids].log().tolist(), rel=1e-5)
+    assert sum(np.exp(s.logprob) for s in scores) == pytest.approx(float(p[ids].sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "answer", "context"), [("bbpe", "cat", "the "), ("unigram", "t sat", "the ca")])
+def test_f20_a_token_over_the_seam_is_named(kind: str, answer: str, context: str) -> None:
+    lm = tokenized(kind)
+    s = score(lm, answer, context)[0]  # " cat" is one piece
+    assert s.merged and "spans the seam" in s.event
+    assert s.tokens == len(lm.tokenizer.encode(" cat" if kind == "bbpe" else "cat sat"))  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- only some characters
+
+
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_only_the_tokens_of_the_given_characters_are_asked(
+    name: str, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = model_of(name)
+    texts, only = ["the cat sat", "é a", "a dog"], [(4, 7), (0, 1), (5, 5)]
+    for context in ("", "it: "):
+        some = score(lm, texts, context, plan, only=only)
+        whole = score(lm, texts, context, plan)
+        for w, s, at in zip(whole, some, (slice(4, 7), slice(0, 2), slice(0, 0)), strict=True):
+            assert s.each == pytest.approx(w.each[at], rel=1e-5) and not s.merged
+            assert "only the tokens of the given characters" in s.event
+        assert [s.bytes for s in some] == [3, 2, 0] and [s.words for s in some] == [1, 1, 0]
+    everything = score(lm, texts, plan=plan, only=[(0, len(t)) for t in texts])
+    assert [s.each for s in everything] == [pytest.approx(s.each, rel=1e-5) for s in score(lm, texts, plan=plan)]
+    monkeypatch.setattr("unmask.evaluate.score.PART", 5)  # the texts go in parts
+    parts = score(lm, texts, "it: ", plan, only=only)
+    assert [p.each for p in parts] == [pytest.approx(s.each, rel=1e-5) for s in some]
+
+
+class Cut(Tokenizer):
+    """Two characters are one token: 'ab', 'cd', … share the id of their first byte."""
+
+    def encode_batch(self, texts: Any) -> list[np.ndarray]:
+        return [super(Cut, self).encode_batch([t[::2]])[0] for t in texts]
+
+    def encode_aligned(self, texts: Any) -> list[Any]:
+        out = []
+        for text, ids in zip(texts, self.encode_batch(texts), strict=True):
+            begin = np.arange(len(ids)) * 2
+            out.append(SimpleNamespace(ids=ids, begin=begin, end=np.minimum(begin + 2, len(text))))
+        return out
+
+
+def test_a_token_over_an_edge_is_scored_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm, log_p = stub_of("causal")
+    tokenizer().save(tmp_path / "tokenizer.json")
+    lm = replace(lm, tokenizer=Cut((tmp_path / "tokenizer.json").read_text()))
+    ids = tokenizer().encode("acegik")
+    inside, over = score(lm, ["abcdefghijkl"] * 2, only=[(4, 8), (3, 8)])
+    assert inside.each == pytest.approx(log_p[ids[2:4]].tolist(), rel=1e-5) and not inside.merged
+    assert over.each == pytest.approx(log_p[ids[1:4]].tolist(), rel=1e-5) and over.merged
+    assert over.event == inside.event + "; a token spans their edge and is scored"
+    ids = tokenizer().encode("ab")
+    monkeypatch.setattr(Cut, "encode_aligned", lambda self, texts: [SimpleNamespace(ids=ids, begin=first, end=last)])
+    first, last = np.array([2, 2]), np.array([2, 4])  # a mark without characters of its own, and what follows it
+    marked, before = score(lm, "abcd", only=[(2, 4)])[0], score(lm, "abcd", only=[(0, 2)])[0]
+    assert marked.tokens == 2 and not marked.merged and before.tokens == 0
+    monkeypatch.undo()
+    ids = tokenizer().encode("acegik")
+    end = score(lm, "abcd", only=[(2, 4)], end=True)[0]
+    assert end.each == pytest.approx([log_p[ids[1]], log_p[tokenizer().vocabulary.need("eos")]], rel=1e-5)
+
+
+# ---------------------------------------------------------------- the likeliest
+
+
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_greedy_says_that_every_scored_token_is_the_likeliest(name: str, plan: Plan) -> None:
+    lm, log_p = stub_of(name)
+    ordinary = lm.vocabulary.ordinary
+    best = chr(32)
+    network: Any = lm.network
+    network.heads["lm"].logits[tokenizer().encode(best)[0]] = 9.0
+    assert log_p[ordinary].max() < 0
+    scores = score(lm, [best * 3, best + "a", ""], plan=plan)
+    assert [s.greedy for s in scores] == [True, False, True]
+    assert score(lm, best, "a", plan=plan)[0].greedy  # the context is not asked
+
+
+def test_greedy_text_is_what_the_model_would_write() -> None:
+    lm = model_of("causal")
+    written = generations(lm, "the c", 6)[0]
+    assert score(lm, written.text, "the c")[0].greedy or "\ufffd" in written.text
+    assert not score(lm, "zq", "the c")[0].greedy
+
+
+# ---------------------------------------------------------------- long contexts, many texts
+
+
+@pytest.mark.parametrize(("name", "plan"), [("causal", "left_to_right"), ("masked", "pseudo"), ("spans", "infill")])
+def test_the_end_of_a_long_context_is_read_beside_its_text(name: str, plan: Plan) -> None:
+    lm = model_of(name, context=16)
+    longest = room(OBJECTIVES[name], shape_of(lm), plan)
+    context, text = "the dog sat on the log and", " a cat"
+    s = score(lm, text, context, plan)[0]
+    assert s.each == pytest.approx(score(lm, text, context[-(longest - len(text)) :], plan)[0].each, rel=1e-5)
+    assert f"the context without its beginning, which does not fit into {longest} tokens" in s.event
+    assert "cut into" not in s.event and s.tokens == len(text)
+    both = score(lm, "a cat on a mat, a dog", context, plan)[
+        0
+    ]  # longer than the room: half of it stays for the context
+    half = longest // 2
+    first = score(lm, "a cat on a mat, a dog"[: longest - half], context[-half:], plan)[0]
+    assert both.each[: longest - half] == pytest.approx(first.each, rel=1e-5)
+    assert "cut into" in both.event and "without its beginning" in both.event and both.tokens == 21
+
+
+def test_f23_a_thousand_texts_of_a_checkpoint_stream_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = load(written_run(model_of("causal"), tmp_path / "run"), device="cpu")
+    seen: list[int] = []
+    forward = lm.network.decode
+    monkeypatch.setattr(lm.network, "decode", lambda s, *a, **k: seen.append(s.tokens.numel()) or forward(s, *a, **k))
+    monkeypatch.setattr("unmask.evaluate.score.PART", 3000)
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(["the", "cat", "sat", "dog"], n)) for n in random.integers(1, 11, 1000)]
+    above = {}
+    for number in (200, 1000):
+        tracemalloc.start()
+        scores = score(lm, texts[:number], batch_tokens=500)
+        kept, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        above[number] = peak - kept
+    assert above[1000] - above[200] < 100 * 800  # bytes; the ids of a text alone take more
+    assert max(seen) <= 600 and len(seen) > 50
+    assert [s.logprob for s in scores[:50]] == pytest.approx([s.logprob for s in score(lm, texts[:50])], rel=1e-6)
+
+
+# ---------------------------------------------------------------- what is summed
 
 
 def test_causal_scores_are_the_chain_rule() -> None:
@@ -120,6 +348,12 @@ def test_what_cannot_be_scored_is_said() -> None:
         score(lm, "a", plan="left_to_right")
     with pytest.raises(UserError, match="drop end"):
         score(lm, "a", end=True)
+    for wrong in ((0, 2), (-1, 0), (1, 0)):
+        with pytest.raises(UserError, match=r"only=.* lies outside its text of 1 characters"):
+            score(lm, "a", only=[wrong])
+    with pytest.raises(UserError, match="0 spans in only for 1 texts"):
+        score(lm, "a", only=[])
+    assert score(lm, []) == []
     with pytest.raises(UserError, match="2 contexts for 1 texts"):
         score(lm, "a", ["b", "c"])
     with pytest.raises(UserError, match="the context has 60 tokens"):

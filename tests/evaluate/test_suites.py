@@ -1,88 +1,39 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from unmask import load
+from unmask.cli import app
 from unmask.errors import UserError
-from unmask.evaluate.intervals import ratio
-from unmask.evaluate.suites import encode, evaluate
+from unmask.evaluate import items
+from unmask.evaluate.score import BATCH_TOKENS
+from unmask.evaluate.suites import SUITES, encode, evaluate
+from unmask.evaluate.watch import shown
+from unmask.run import evaluate as run_evaluate
 
-from .helpers import OBJECTIVES, model_of, stub_of, tokenizer
+from .helpers import OBJECTIVES, model_of
+from .test_lm import written_run
+from .test_pairs import sentences
 
-TEXTS = ["the cat sat on the mat", "a dog", "the log, the mat, the dog and the cat went on and on", "é", "a"] * 5
-
-
-@pytest.mark.parametrize("name", ["causal", "prefix", "prefix-encdec"])
-def test_bits_per_byte_of_a_stub_are_known(name: str) -> None:
-    lm, log_p = stub_of(name)
-    r = evaluate(lm, "bpb", encode(lm, TEXTS))
-    tokens, size = np.concatenate(tokenizer().encode_batch(TEXTS)), sum(len(t.encode()) for t in TEXTS)
-    nll = -log_p[tokens].sum() - len(TEXTS) * log_p[tokenizer().vocabulary.need("eos")]
-    assert r["value"] == pytest.approx(nll / np.log(2) / size, rel=1e-6)
-    assert r["label"] == "bits per byte" and "[EOS]" in r["event"] and "cut into pieces" in r["event"]
-    assert r["counts"] == {
-        "documents": len(TEXTS), "tokens": len(tokens), "bytes": size, "scored": len(tokens) + len(TEXTS)
-    }  # fmt: skip
-    assert r["loss"] == pytest.approx(-log_p[tokens].mean(), rel=1e-6)
-    assert r["interval"][0] < r["value"] < r["interval"][1] and r["interval_over"] == "documents"
-    assert r["unigram_floor"] is None
-    json.dumps(r, allow_nan=False)
+PAIR = {"sentence_good": "the cat sat", "sentence_bad": "the cat cat"}
+GAP = {"text": "the [MASK] sat", "answer": "cat", "candidates": ["cat", "log"], "relation": "nouns"}
+QUESTION = {"context": "a dog", "choices": [" sat", " mat"], "label": 0}
+FILES = {"minimal-pairs": PAIR, "cloze": GAP, "choice": QUESTION}
 
 
-@pytest.mark.parametrize("name", ["masked", "spans", "spans-prefix"])
-def test_pseudo_bits_per_byte_are_labelled_and_come_with_their_error(name: str) -> None:
-    lm, log_p = stub_of(name)
-    text = encode(lm, TEXTS)
-    every = evaluate(lm, "bpb", text, limit=10**6)
-    tokens, size = np.concatenate(tokenizer().encode_batch(TEXTS)), sum(len(t.encode()) for t in TEXTS)
-    exact = -log_p[tokens].sum() / np.log(2) / size
-    assert every["value"] == pytest.approx(exact, rel=1e-6) and every["label"] == "pseudo bits per byte"
-    assert every["counts"]["scored"] == len(tokens) and "mean over a sample" in every["event"]
-    some = [evaluate(lm, "bpb", text, limit=60, seed=s) for s in range(20)]
-    assert all(r["counts"]["scored"] == 60 for r in some)
-    away = [(r["value"] - exact) / r["standard_error"] for r in some]
-    assert np.sqrt(np.mean(np.square(away))) < 2 and len({r["value"] for r in some}) > 10
-    assert evaluate(lm, "bpb", text, limit=60, seed=3) == some[3]
+def write(place: Path, *lines: dict[str, Any]) -> Path:
+    place.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return place
 
 
-def test_the_floor_uses_the_training_counts() -> None:
-    lm, _ = stub_of("causal")
-    text, v = encode(lm, TEXTS), tokenizer().vocabulary
-    counts = np.bincount(text.tokens, minlength=v.size)
-    r = evaluate(lm, "bpb", text, counts)
-    p = (counts + 1) / (counts[v.ordinary].sum() + len(v.ordinary))
-    assert r["unigram_floor"] == pytest.approx(-np.log(p[text.tokens]).mean())
-
-
-def test_few_documents_vary_by_pieces() -> None:
-    lm = model_of("causal")
-    one = evaluate(lm, "bpb", encode(lm, [" ".join(TEXTS)]))
-    assert one["interval_over"] == "pieces" and one["interval"][0] < one["value"] < one["interval"][1]
-    single = evaluate(lm, "bpb", encode(lm, ["a"]))
-    assert single["interval"] is None and single["value"] > 0
-
-
-@pytest.mark.parametrize("documents", [TEXTS * 8, [" ".join(TEXTS * 20)]], ids=["many", "one"])
-def test_a_limit_draws_pieces(documents: list[str]) -> None:
-    lm = model_of("causal")
-    text = encode(lm, documents)
-    whole, some = evaluate(lm, "bpb", text), evaluate(lm, "bpb", text, limit=40)
-    assert some["counts"]["scored"] < whole["counts"]["scored"] and some["interval_over"] == "pieces"
-    assert some["counts"]["tokens"] == whole["counts"]["tokens"]
-    assert abs(some["value"] - whole["value"]) < 4 * some["standard_error"]
-    assert evaluate(lm, "bpb", text, limit=10**6) == whole
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_suites_agree_with_scores(name: str) -> None:
-    lm = model_of(name)
-    end = OBJECTIVES[name].plan == "left_to_right"
-    r = evaluate(lm, "bpb", encode(lm, TEXTS[:5]), limit=10**6)
-    scores = lm.score(TEXTS[:5], end=end)
-    total = -sum(s.logprob for s in scores) / np.log(2) / sum(s.bytes for s in scores)
-    assert r["value"] == pytest.approx(total, rel=1e-5)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written_run(model_of("masked"), tmp_path_factory.mktemp("suites") / "run")
 
 
 def test_bad_input_is_said() -> None:
@@ -91,21 +42,110 @@ def test_bad_input_is_said() -> None:
         evaluate(lm, "bbp", encode(lm, ["a"]))
     with pytest.raises(UserError, match="limit=0 must be at least 1"):
         evaluate(lm, "bpb", encode(lm, ["a"]), limit=0)
-    with pytest.raises(UserError, match="is empty"):
-        encode(lm, ["", ""])
+    for suite in ("minimal-pairs", "choice"):
+        with pytest.raises(UserError, match="give a file of JSON lines"):
+            run_evaluate(lm, suite)
+    with pytest.raises(UserError, match="give a file"):
+        run_evaluate(lm, "bpb")
 
 
-def test_ratios_cover_the_truth_and_report_a_linearised_error() -> None:
-    random = np.random.default_rng(0)
-    inside, errors, values = 0, [], []
-    for trial in range(60):
-        d = random.integers(1, 20, 80)
-        n = d * 2.0 + random.normal(0, 3, 80)
-        r = ratio(n, d, seed=trial)
-        assert r.interval is not None and r.error is not None
-        inside += r.interval[0] <= 2 <= r.interval[1]
-        errors.append(r.error)
-        values.append(r.value)
-    assert inside >= 50
-    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.3)
-    assert ratio(np.ones(1), np.ones(1)).interval is None
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_suite_names_protocol_plan_and_event_and_gives_a_value(suite: str, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("the cat sat on the mat")
+    data = write(tmp_path / "items.jsonl", FILES[suite]) if suite in FILES else file
+    for name, objective in OBJECTIVES.items():
+        r = run_evaluate(model_of(name), suite, data)
+        assert r["suite"] == suite and r["plan"].startswith(objective.plan) and "log p" in r["event"]
+        assert isinstance(r["value"], float) and r["label"] and r["counts"]
+        assert suite == "bpb" or r["protocol"]
+        assert json.loads(json.dumps(r, allow_nan=False)) == r
+
+
+@pytest.mark.parametrize("suite", [*FILES, "bpb"])
+def test_the_command_prints_tables_or_one_json_value(suite: str, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("the cat sat on the mat")
+    data = write(tmp_path / "items.jsonl", FILES[suite], FILES[suite]) if suite in FILES else file
+    words = ["evaluate", str(run), str(data), "--suite", suite, "--plan", "pseudo_words", "--seed", "3"]
+    done = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    (line,) = done.stdout.splitlines()
+    found = json.loads(line)
+    assert found == run_evaluate(run, suite, data, plan="pseudo_words", seed=3) | {"value": found["value"]}
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    shown_lines = done.stdout.splitlines()
+    assert any(line.split()[:1] == ["value"] for line in shown_lines)
+    table = {"minimal-pairs": "set", "cloze": "relation", "choice": "reading"}.get(suite)
+    assert table is None or any(line.startswith(f"  {table} ") for line in shown_lines)
+
+
+def test_two_protocols_are_printed_one_after_the_other(run: Path, tmp_path: Path) -> None:
+    data = write(tmp_path / "items.jsonl", GAP, {"text": "the ca[MASK]", "answer": "t", "relation": "letters"})
+    done = CliRunner().invoke(app, ["evaluate", str(run), str(data), "--suite", "cloze"], catch_exceptions=False)
+    assert "two protocols" in done.stdout
+    tables = [line for line in done.stdout.splitlines() if line.startswith("  relation ")]
+    assert len(tables) == 2 and "p_at_10" not in tables[0] and "p_at_10" in tables[1]
+
+
+def test_the_command_runs_the_shipped_battery(run: Path) -> None:
+    words = ["evaluate", str(run), "--suite", "cloze", "--limit", "1", "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert json.loads(done.stdout)["counts"]["gaps"] == 7
+
+
+def test_scores_name_their_plan_and_end_on_the_command_line(run: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["score", str(run), "the cat", "--plan", "pseudo_words", "--json"], catch_exceptions=False
+    )
+    assert json.loads(done.stdout)["plan"] == "pseudo_words"
+    with pytest.raises(UserError, match="drop end"):
+        CliRunner().invoke(app, ["score", str(run), "the cat", "--end"], catch_exceptions=False)
+    causal = written_run(model_of("causal"), tmp_path / "causal")
+    done = CliRunner().invoke(app, ["score", str(causal), "a", "--end", "--json"], catch_exceptions=False)
+    assert json.loads(done.stdout)["tokens"] == 2 and "[EOS]" in json.loads(done.stdout)["event"]
+
+
+def test_generate_says_when_the_trained_context_is_full(tmp_path: Path) -> None:
+    run = written_run(model_of("causal", context=12), tmp_path / "run")
+    done = CliRunner().invoke(app, ["generate", str(run), "the cat", "--max-tokens", "40"], catch_exceptions=False)
+    assert done.stderr == "the text stopped at the trained context of 12 tokens, before max_tokens=40\n"
+    words = ["generate", str(run), "the cat", "a", "--max-tokens", "3", "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert [json.loads(line)["stopped"] for line in done.stdout.splitlines()] == ["tokens"] * 2 and done.stderr == ""
+
+
+def test_imports_print_json(tmp_path: Path) -> None:
+    from .test_lm import GPT2
+
+    model_of("causal", **GPT2).export(tmp_path / "hf")  # type: ignore[arg-type]
+    words = ["import", str(tmp_path / "hf"), str(tmp_path / "run"), "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert json.loads(done.stdout) == {
+        "run": str(tmp_path / "run"), "source": str(tmp_path / "hf"), "format": "hf"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["causal", "masked", "spans"])
+def test_f23_a_thousand_texts_stream_through_a_run_of_our_own(name: str, tmp_path: Path) -> None:
+    """No forward pass holds more than about BATCH_TOKENS, however many texts there are."""
+    lm = load(written_run(model_of(name), tmp_path / "run"), device="cpu")
+    texts = sentences(1000, words=3)
+    seen: list[int] = []
+    lm.network.register_forward_pre_hook(lambda _, given: seen.append(given[0].stream.tokens.numel()))
+    found = list(items.scored(lm, texts))
+    assert len(found) == 1000 and len(seen) > 1 and max(seen) <= 1.2 * BATCH_TOKENS
+    alone = lm.score(texts[::250])
+    for s, one in zip(found[::250], alone, strict=True):
+        assert s.logprob == pytest.approx(one.logprob, rel=1e-5) and s.event == one.event
+
+
+def test_progress_has_rate_and_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.evaluate.watch.INTERVAL", 0.0)
+    with shown("sentences", 30) as advance:
+        for _ in range(3):
+            advance(10)
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert [line.split(" · ")[0] for line in out.err.splitlines()] == [f"sentences {n}/30" for n in (10, 20, 30)]
+    assert all("/s" in line and line.endswith(" left") for line in out.err.splitlines())

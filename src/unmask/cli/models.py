@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,15 @@ from unmask.errors import UserError
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="key=value settings, such as corpus=my.txt out=runs/a", show_default=False)
 ]
+PlanName = Annotated[
+    str | None,
+    typer.Option(
+        help="How texts are scored: left_to_right, pseudo, pseudo_words, infill or decoder.",
+        show_default="the model's own",
+    ),
+]
+PIECES = 2048
+"""Of bpb, without --limit."""
 RunOrDir = Annotated[
     str, typer.Argument(help="A run directory, or a Hugging Face model directory.", show_default=False)
 ]
@@ -67,19 +77,52 @@ def _print_run(run: Any, as_json: bool) -> None:
 @app.command()
 def evaluate(
     run: RunOrDir,
-    text: Annotated[str | None, typer.Argument(help="A text to score; without it, the run's held-out part.")] = None,
-    suite: Annotated[str, typer.Option(help="bpb: bits per byte (or pseudo bits per byte, labelled).")] = "bpb",
-    limit: Annotated[int, typer.Option(help="Pieces to score, or tokens sampled for pseudo bits.")] = 2048,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="What is measured on: a text (bpb), or JSON lines in a file or a directory. Without it, bpb takes the "
+            "run's held-out part and cloze a battery that is shipped.",
+            show_default=False,
+        ),
+    ] = None,
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="bpb: bits per byte (or pseudo bits per byte, labelled). minimal-pairs: sentence_good against "
+            "sentence_bad (BLiMP). cloze: text with one [MASK], answer, candidates, relation. choice: context, "
+            "choices, label."
+        ),
+    ] = "bpb",
+    plan: PlanName = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            help="At most so many pairs a set, gaps a relation or questions; of bpb pieces, or tokens sampled for "
+            "pseudo bits.",
+            show_default="all; bpb: 2048",
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(help="bpb: rolling windows, this many tokens apart.", show_default="pieces side by side"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of samples and intervals.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Measure a model."""
+    """Measure a model: unmask evaluate runs/a ../blimp --suite minimal-pairs"""
+    from unmask.cli.table import lines
+    from unmask.evaluate.watch import shown
     from unmask.run import evaluate as measure
 
-    result = measure(run, suite, text=text, limit=limit)
+    if limit is None and suite == "bpb":
+        limit = PIECES
+    plan_name: Any = plan
+    result = measure(run, suite, text, limit, plan=plan_name, stride=stride, seed=seed, watch=shown)
+    for warning in result.get("warnings", ()):
+        print(f"warning: {warning}", file=sys.stderr)
     if as_json:
         return emit(result)
-    for key, value in result.items():
-        print(f"{key:>16}  {value}")
+    print("\n".join(lines(result)))
 
 
 @app.command()
@@ -95,14 +138,20 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Continue texts."""
+    from unmask.evaluate.base import shape_of
+    from unmask.evaluate.generate import Sampling, generations
     from unmask.lm import load
 
-    prompts = list(prompt or [""])
-    texts = load(run).generate(
-        prompts, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, stop=stop or [], seed=seed
-    )
-    for given, text in zip(prompts, texts, strict=True):
-        emit({"prompt": given, "text": text}) if as_json else print(given + text)
+    prompts, lm = list(prompt or [""]), load(run)
+    written = generations(lm, prompts, max_tokens, Sampling(temperature, top_k, top_p, seed), stop or [])
+    for given, g in zip(prompts, written, strict=True):
+        emit({"prompt": given, "text": g.text, "stopped": g.stopped}) if as_json else print(given + g.text)
+    if cut := sum(g.stopped == "positions" for g in written):
+        which = "the text" if len(written) == 1 else f"{cut} of {len(written)} texts"
+        print(
+            f"{which} stopped at the trained context of {shape_of(lm).stream} tokens, before max_tokens={max_tokens}",
+            file=sys.stderr,
+        )
 
 
 @app.command()
@@ -131,16 +180,20 @@ def score(
     run: RunOrDir,
     text: Annotated[list[str], typer.Argument(help="Texts to score.", show_default=False)],
     context: Annotated[str | None, typer.Option(help="Text that stands before each of them.")] = None,
+    plan: PlanName = None,
+    end: Annotated[bool, typer.Option("--end", help="Score the end of the document, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Log-probability of texts, with the event it belongs to."""
     from unmask.lm import load
 
-    for one, s in zip(text, load(run).score(text, context=context), strict=True):
+    plan_name: Any = plan
+    for one, s in zip(text, load(run).score(text, context=context, plan=plan_name, end=end), strict=True):
         if as_json:
-            emit({"text": one, **dataclasses.asdict(s)})
+            shown = {**dataclasses.asdict(s), "perplexity": s.perplexity, "word_perplexity": s.word_perplexity}
+            emit({"text": one, **shown})
         else:
-            print(f"{s.logprob:10.3f} nats  {s.tokens:4d} tokens  {one}\n            {s.event}")
+            print(f"{s.logprob:10.3f} nats  {s.tokens:4d} tokens {s.words:4d} words  {one}\n            {s.event}")
 
 
 @app.command()
@@ -160,13 +213,34 @@ def export(
 
 @app.command("import")
 def import_(
-    directory: Annotated[str, typer.Argument(help="A Hugging Face model directory.")],
-    run: Annotated[str, typer.Argument(help="The run directory to write.")],
+    source: Annotated[
+        str, typer.Argument(help="A Hugging Face model directory, or a file of llama2.c.", show_default=False)
+    ],
+    run: Annotated[str, typer.Argument(help="The run directory to write.", show_default=False)],
+    format: Annotated[str, typer.Option(help="hf, or llama2c.")] = "hf",
+    tokenizer: Annotated[
+        str | None, typer.Option(help="llama2c: its tokenizer file.", show_default="the one beside the model")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Turn a Hugging Face directory into a run directory."""
+    """Turn a foreign model into a run directory, which can be scored, sampled, exported and so on."""
     from unmask.lm import import_run
 
-    print(import_run(directory, run))
+    place = import_run(source, run, format, tokenizer)
+    if as_json:
+        return emit({"run": place, "source": source, "format": format})
+    print(place)
+
+
+@app.command(
+    "lm-eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def lm_eval(context: typer.Context) -> None:
+    """lm-eval's own command, which knows `--model unmask --model_args path=RUN`: unmask lm-eval run --help"""
+    from unmask.evaluate.harness import command
+    from unmask.lm import load
+
+    command(load, context.args)
 
 
 @app.command()

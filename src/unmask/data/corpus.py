@@ -1,95 +1,88 @@
-"""Text files to documents, streaming: no file is held whole unless a document is one.
+"""A source of text to documents, streaming: no file is held whole unless a document is one.
 
-Files: .jsonl(.gz) and .ndjson hold one JSON object a line; any other ending is plain text. A byte-order
-mark is dropped (UTF-16 and UTF-32 with one are decoded), Windows line ends become "\\n", a line of white
-space is a blank line, and a document of white space is skipped and counted.
+Files: .jsonl(.gz) and .ndjson hold one JSON object a line, .parquet a table; any other ending is plain text.
+Encodings, marks and line ends are `textfile`'s matter. A line of white space is a blank line, and a document of
+white space is skipped and counted. `hf:NAME` is loaded by the `datasets` library.
 
-| document   | plain text                            | JSON lines                    |
+| document   | plain text                            | JSON lines, tables            |
 |------------|---------------------------------------|-------------------------------|
-| auto       | the file                              | each line's text              |
-| file       | the file                              | each line's text              |
-| line       | each line that is not blank           | each line's text              |
+| auto       | the file                              | each line's or row's text     |
+| file       | the file                              | each line's or row's text     |
+| line       | each line that is not blank           | each line's or row's text     |
 | blank_line | runs of lines without a blank line    | the same inside each text     |
 | regex      | what lies between matches             | the same inside each text     |
+
+On its way a document passes: blanks taken out (words=blanks), filters, words by jieba, matches of a lexicon.
 """
 
 from __future__ import annotations
 
-import codecs
 import glob
-import gzip
-import hashlib
-import io
-import itertools
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from unmask.config import CorpusConfig
+import numpy as np
+
+from unmask.config import FilterConfig, SourceConfig
+from unmask.data import segment, spans, tables
+from unmask.data.document import Counts, Document, part, utf8_length, well_formed, without
+from unmask.data.filters import Filter
+from unmask.data.tables import HUB, content_hash
+from unmask.data.textfile import lines, whole_text
 from unmask.errors import UserError, nearest
 
+__all__ = ["Counts", "Document", "content", "files", "read", "utf8_length", "well_formed"]
+
 JSON_ENDINGS = (".jsonl", ".ndjson")
-ENDINGS = (".txt", *JSON_ENDINGS)
-"""What a directory is searched for, each also with .gz; a file or glob may have any ending."""
-FEW = 20
-"""Below this many documents the held-out part is taken by position."""
+TABLE_ENDING = ".parquet"
+ENDINGS = (".txt", *JSON_ENDINGS, TABLE_ENDING)
+"""What a directory is searched for, each but tables also with .gz; a file or glob may have any ending."""
 
-_MARKS = {  # longest first: UTF-32's little-endian mark begins with UTF-16's
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-
-
-@dataclass(frozen=True)
-class Document:
-    text: str
-    where: str
-    """file:line, or the file."""
-
-
-@dataclass
-class Counts:
-    """What reading met; filled while `read` runs."""
-
-    files: int = 0
-    documents: int = 0
-    bytes: int = 0
-    """UTF-8 bytes of the documents."""
-    empty: int = 0
-    """Documents of white space alone, skipped (in plain text, also surplus blank lines)."""
-    invalid: int = 0
-    """Bytes that were no text and became U+FFFD."""
+Step = Callable[[Document], Document | None]
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 # ---------------------------------------------------------------- files
 
 
-def files(config: CorpusConfig) -> list[Path]:
-    """The files of a corpus, sorted by path; hidden ones and, in a directory, other endings are passed over."""
-    path = Path(config.path).expanduser()
+def files(source: SourceConfig) -> list[Path]:
+    """The files of a source, sorted by path; hidden ones and, in a directory, other endings are passed over.
+    None of an hf: name."""
+    if source.path.startswith(HUB):
+        return []
+    if not source.path:
+        raise UserError("the corpus has no path: give a file, a directory, a glob or hf:NAME")
+    path = Path(source.path).expanduser()
     if path.is_dir():
         every = [p for p in sorted(path.rglob("*")) if p.is_file() and not _hidden(p.relative_to(path))]
         found = [p for p in every if ending(p) in ENDINGS]
         if not found:
             others = sorted({p.suffix for p in every if p.suffix})[:5]
             more = f"; for its {', '.join(others)} files give a glob such as '{path}/*{others[0]}'" if others else ""
-            raise UserError(f"the directory {path} holds no .txt, .txt.gz, .jsonl or .jsonl.gz file{more}")
+            raise UserError(f"the directory {path} holds no .txt, .jsonl (both also .gz) or .parquet file{more}")
         return found
     if path.exists():
         return [path]
-    if any(c in config.path for c in "*?["):
+    if any(c in source.path for c in "*?["):
         found = [p for p in map(Path, sorted(glob.glob(str(path), recursive=True))) if p.is_file()]
         if not found:
-            raise UserError(f"no file matches the corpus glob {config.path}")
+            raise UserError(f"no file matches the corpus glob {source.path}")
         return found
+    raise _missing(source.path, path)
+
+
+def _missing(given: str, path: Path) -> UserError:
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise UserError(f"no such corpus file: {config.path}{nearest(path.name, siblings)}")
+    close = nearest(path.name, siblings)
+    like_hub = not close and not path.suffix and _HUB_NAME.fullmatch(given)
+    hub = f"; a name on the hub is given as hf:{given}" if like_hub else ""
+    return UserError(f"no such corpus file: {given}{hub}{close}")
 
 
 def _hidden(path: Path) -> bool:
@@ -101,61 +94,137 @@ def ending(path: Path) -> str:
     return Path(name).suffix
 
 
+def content(source: SourceConfig) -> list[Any]:
+    """What a source's documents depend on besides its settings, ready for JSON: contents of files, not their paths
+    or dates; the hub's revision; the lexicon; the library that segments."""
+    segment.check(source.words)
+    of_text = (
+        tables.hub_content(source)
+        if source.path.startswith(HUB)
+        else [[ending(p), p.suffix.lower() == ".gz", content_hash(p)] for p in files(source)]
+    )
+    lexicon = None if source.lexicon is None else content_hash(Path(source.lexicon).expanduser())
+    jieba = metadata.version("jieba") if source.words == "jieba" else None
+    return [of_text, lexicon, jieba]
+
+
 # ---------------------------------------------------------------- documents
 
 
-def read(config: CorpusConfig, counts: Counts | None = None) -> Iterator[Document]:
+def read(source: SourceConfig, counts: Counts | None = None) -> Iterator[Document]:
     """Documents in the order of the files. `counts` is filled as they pass."""
     counts = Counts() if counts is None else counts
-    separator = _pattern(config)
-    for path in files(config):
-        counts.files += 1
-        for document in _of_file(path, config, separator, counts):
-            if not document.text or document.text.isspace():
-                counts.empty += 1
-                continue
+    before = counts.documents
+    steps = _steps(source, counts)
+    for document in _documents(source, counts):
+        if not document.text or document.text.isspace():
+            counts.empty += 1
+            continue
+        passed: Document | None = document
+        for step in steps:
+            passed = step(passed) if passed is not None else None
+        if passed is not None:
             counts.documents += 1
-            counts.bytes += utf8_length(document.text)
-            yield document
-    if not counts.documents:
-        raise UserError(f"the corpus {config.path} has no text ({counts.files} files, {counts.empty} empty documents)")
+            size = utf8_length(passed.text)
+            counts.bytes += size
+            counts.longest = max(counts.longest, size)
+            yield passed
+    if counts.documents == before:
+        dropped = "".join(f", {n:,} {reason}" for reason, n in sorted(counts.filtered.items()))
+        raise UserError(
+            f"the corpus {source.path} has no text ({counts.files} files, {counts.empty} empty documents{dropped})"
+        )
 
 
-def _of_file(path: Path, config: CorpusConfig, separator: re.Pattern[str] | None, counts: Counts) -> Iterator[Document]:
-    lines = _lines(path, config.strict, counts)
-    mode = config.document
-    if ending(path) in JSON_ENDINGS:
-        for number, line in lines:
-            if line and not line.isspace():
-                where = f"{path}:{number}"
-                text = _field(line, config.field, where, counts)
-                if mode == "blank_line":
-                    parts = _paragraphs(enumerate(text.split("\n"), 1), counts)
-                    yield from (Document(part, where) for _, part in parts)
-                elif separator is not None:
-                    yield from (Document(part, where) for _, part in _between(separator, text))
-                else:
-                    yield Document(text, where)
-    elif mode == "line":
-        yield from (Document(line.removesuffix("\n"), f"{path}:{number}") for number, line in lines)
-    elif mode == "blank_line":
-        yield from (Document(text, f"{path}:{number}") for number, text in _paragraphs(lines, counts))
-    else:
-        text = "".join(line for _, line in lines)
-        if separator is None:
-            yield Document(text, str(path))
+def _steps(source: SourceConfig, counts: Counts) -> list[Step]:
+    """What happens to each document, in order."""
+    segment.check(source.words)
+    steps: list[Step] = []
+    if source.words == "blanks":
+        steps.append(segment.by_blanks)
+    if source.filter != FilterConfig():
+        steps.append(Filter(source.filter, counts))
+    if source.words == "jieba":
+        steps.append(segment.by_jieba)
+    if source.lexicon is not None:
+        steps.append(partial(spans.with_matches, lexicon=spans.Lexicon.load(source.lexicon)))
+    return steps
+
+
+def _documents(source: SourceConfig, counts: Counts) -> Iterator[Document]:
+    if source.document == "regex":
+        _pattern(source)
+    if source.path.startswith(HUB):
+        records = tables.hub_rows(source, counts)
+        yield from _of_records((_row(row, source, source.path, counts) for row in records), source, counts)
+        return
+    for path in files(source):
+        counts.files += 1
+        if ending(path) in JSON_ENDINGS:
+            yield from _of_records(_json_lines(path, source, counts), source, counts)
+        elif path.suffix.lower() == TABLE_ENDING:
+            rows = tables.parquet_rows(path, source, counts)
+            yield from _of_records((_row(row, source, str(path), counts) for row in rows), source, counts)
         else:
-            yield from (Document(part, f"{path}:{number}") for number, part in _between(separator, text))
+            yield from _of_plain_text(path, source, counts)
 
 
-def _paragraphs(lines: Iterable[tuple[int, str]], counts: Counts) -> Iterator[tuple[int, str]]:
+def _of_plain_text(path: Path, source: SourceConfig, counts: Counts) -> Iterator[Document]:
+    if source.spans is not None:
+        raise UserError(
+            f"{path} is plain text, which has no key '{source.spans}': spans are read from JSON lines and tables; "
+            "for plain text give corpus.lexicon"
+        )
+    if path.suffix.lower() == ".json":
+        raise UserError(
+            f"{path}: a .json file is not read as text; name it .jsonl if it holds one object a line, or have the "
+            f"datasets library load its directory with {HUB}DIRECTORY"
+        )
+    how = path, source.encoding, source.strict, counts
+    if source.document == "line":
+        yield from (Document(line, f"{path}:{number}") for number, line in lines(*how))
+    elif source.document == "blank_line":
+        yield from (Document(text, f"{path}:{number}") for number, text in _paragraphs(lines(*how), counts))
+    elif source.document == "regex":
+        text = whole_text(*how)
+        yield from (Document(text[a:b], f"{path}:{number}") for number, a, b in _between(_pattern(source), text))
+    else:
+        yield Document(whole_text(*how), str(path))
+
+
+def _of_records(records: Iterable[Document], source: SourceConfig, counts: Counts) -> Iterator[Document]:
+    """Documents inside the texts of JSON lines or rows."""
+    if source.document not in ("blank_line", "regex"):
+        yield from records
+        return
+    for record in records:
+        if source.document == "regex":
+            ends = [(a, b) for _, a, b in _between(_pattern(source), record.text)]
+        else:
+            ends = _paragraph_ends(record.text, counts)
+        if record.spans is not None:
+            _refuse_crossing(record, np.array(ends, np.int64).reshape(-1, 2), source)
+        yield from (part(record, a, b, record.where) for a, b in ends)
+
+
+def _refuse_crossing(record: Document, ends: np.ndarray, source: SourceConfig) -> None:
+    assert record.spans is not None
+    for begin, end in record.spans.tolist():
+        if not ((ends[:, 0] <= begin) & (end <= ends[:, 1])).any():
+            raise UserError(
+                f"{record.where}: the span {record.text[begin:end][:40]!r} of '{source.spans}' is in no single "
+                f"document, as document={source.document} parts the text; leave it out, or take document=auto"
+            )
+
+
+def _paragraphs(numbered: Iterable[tuple[int, str]], counts: Counts) -> Iterator[tuple[int, str]]:
     """(first line, text) of each run of lines that are not blank; blank lines in excess are counted."""
     run: list[str] = []
     first = 0
-    for number, line in lines:
+    for number, line in numbered:
         if line and not line.isspace():
             first = first if run else number
-            run.append(line.removesuffix("\n"))
+            run.append(line)
         elif run:
             yield first, "\n".join(run)
             run = []
@@ -165,191 +234,84 @@ def _paragraphs(lines: Iterable[tuple[int, str]], counts: Counts) -> Iterator[tu
         yield first, "\n".join(run)
 
 
-def _between(separator: re.Pattern[str], text: str) -> Iterator[tuple[int, str]]:
-    """(first line, text) of what lies between matches; groups in the pattern change nothing."""
+def _paragraph_ends(text: str, counts: Counts) -> list[tuple[int, int]]:
+    """[begin, end) of each run of lines that are not blank."""
+    starts, at = [0], -1
+    while (at := text.find("\n", at + 1)) >= 0:
+        starts.append(at + 1)
+    runs = _paragraphs(enumerate(text.split("\n")), counts)
+    return [(starts[first], starts[first] + len(run)) for first, run in runs]
+
+
+def _between(separator: re.Pattern[str], text: str) -> Iterator[tuple[int, int, int]]:
+    """(first line, begin, end) of what lies between matches; groups in the pattern change nothing."""
     number, start = 1, 0
     for match in separator.finditer(text):
-        yield number, text[start : match.start()]
+        yield number, start, match.start()
         number += text.count("\n", start, match.end())
         start = match.end()
-    yield number, text[start:]
+    yield number, start, len(text)
 
 
-def _pattern(config: CorpusConfig) -> re.Pattern[str] | None:
-    if config.separator is None:
-        return None
+def _pattern(source: SourceConfig) -> re.Pattern[str]:
+    assert source.separator is not None
     try:
-        return re.compile(config.separator, re.MULTILINE)
+        return re.compile(source.separator, re.MULTILINE)
     except re.error as error:
-        raise UserError(f"corpus.separator={config.separator!r} is no regular expression: {error}") from error
+        raise UserError(f"corpus.separator={source.separator!r} is no regular expression: {error}") from error
 
 
-def _field(line: str, field: str, where: str, counts: Counts) -> str:
+# ---------------------------------------------------------------- records
+
+
+def _json_lines(path: Path, source: SourceConfig, counts: Counts) -> Iterator[Document]:
+    for number, line in lines(path, source.encoding, source.strict, counts):
+        if line and not line.isspace():
+            where = f"{path}:{number}"
+            record = _object(line, where)
+            text = _key(record, source.field, "field", where)
+            if text is not None and not isinstance(text, str):
+                raise UserError(f"{where}: the key '{source.field}' holds a {type(text).__name__}, not text")
+            marked = None if source.spans is None else _key(record, source.spans, "spans", where)
+            yield _record(text or "", marked, where, source, counts)
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no valid JSON ({error}); a .jsonl file holds one JSON object a line") from error
     if not isinstance(record, dict):
-        raise UserError(f"{where} holds a {type(record).__name__}, not a JSON object with the key '{field}'")
-    if field not in record:
+        raise UserError(f'{where} holds a {type(record).__name__}, not a JSON object such as {{"text": …}}')
+    return record
+
+
+def _key(record: dict[str, Any], key: str, setting: str, where: str) -> Any:
+    if key not in record:
         has = ", ".join(map(str, list(record)[:8])) or "none"
-        raise UserError(f"{where} has no key '{field}' (its keys: {has}): set corpus.field{nearest(field, record)}")
-    text = record[field]
-    if not isinstance(text, str):
-        raise UserError(f"{where}: the key '{field}' holds a {type(text).__name__}, not text")
+        raise UserError(f"{where} has no key '{key}' (its keys: {has}): set corpus.{setting}{nearest(key, record)}")
+    return record[key]
+
+
+def _row(row: tables.Row, source: SourceConfig, table: str, counts: Counts) -> Document:
+    number, text, marked = row
+    return _record(text, marked, f"{table}:{number}", source, counts)
+
+
+def _record(text: str, marked: Any, where: str, source: SourceConfig, counts: Counts) -> Document:
+    """A record's text, mended and with "\\n" as line end, and its spans moved along."""
+    document = Document(text, where)
+    if source.spans is not None:
+        document = Document(text, where, None, spans.checked(marked, source.spans, text, where))
     whole = well_formed(text)
     if whole is not text:
-        counts.invalid += whole.count("\ufffd") - text.count("\ufffd")
-    return whole.replace("\r\n", "\n")
-
-
-def well_formed(text: str) -> str:
-    """The text with surrogates (JSON's "\\ud800") joined to characters, or replaced where they stand alone."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
-
-
-# ---------------------------------------------------------------- bytes to lines
-
-
-def _lines(path: Path, strict: bool, counts: Counts) -> Iterator[tuple[int, str]]:
-    """(number, line) as text; a line ends with "\\n", the last one perhaps not."""
-    offset = 0
-    for number, raw in enumerate(_raw_lines(path, strict, counts), 1):
-        if b"\0" in raw:
-            raise UserError(f"{path} is a binary file (a NUL byte in line {number}); a corpus is text, .gz or .jsonl")
-        line = _decode(raw, path, offset, strict, counts)
-        yield number, line[:-2] + "\n" if line.endswith("\r\n") else line
-        offset += len(raw)
-
-
-def _decode(raw: bytes, path: Path, offset: int, strict: bool, counts: Counts) -> str:
-    raw = raw.removeprefix(codecs.BOM_UTF8) if offset == 0 else raw
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        if strict:
-            raise UserError(
-                f"{path} is not UTF-8 at byte {offset + error.start:,}; convert it (iconv -t UTF-8), "
-                "or drop corpus.strict to replace such bytes"
-            ) from error
-    counts.invalid += len(raw) - len(raw.decode(errors="ignore").encode())
-    return raw.decode(errors="replace")
-
-
-def _raw_lines(path: Path, strict: bool, counts: Counts) -> Iterator[bytes]:
-    """Lines as UTF-8 bytes, unpacked and transcoded."""
-    try:
-        with path.open("rb") as plain, _unpacked(path, plain) as stream:
-            start = stream.peek(4)[:4]
-            encoding = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
-            if start == b"%PDF" or start.startswith(b"\x1f\x8b"):
-                advice = "take the text out of it first" if start == b"%PDF" else "name it .gz to have it unpacked"
-                raise UserError(f"{path} is a binary file, not text; {advice}")
-            yield from stream if encoding is None else _transcoded(stream, encoding, strict, counts)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path} is no whole gzip file ({error}); unpack it, or copy it again") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not {error.encoding} near byte {error.start:,}: {error.reason}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _unpacked(path: Path, plain: IO[bytes]) -> io.BufferedReader:
-    if path.suffix.lower() != ".gz":
-        return io.BufferedReader(plain)  # type: ignore[type-var,arg-type]
-    return io.BufferedReader(gzip.GzipFile(fileobj=plain, mode="rb"), 1 << 17)  # type: ignore[type-var,arg-type]
-
-
-def _transcoded(stream: Any, encoding: str, strict: bool, counts: Counts) -> Iterator[bytes]:
-    text = io.TextIOWrapper(stream, encoding, errors="strict" if strict else "replace", newline="\n")
-    for line in text:
-        counts.invalid += line.count("\ufffd")
-        yield line.encode()
-
-
-# ---------------------------------------------------------------- train and held-out
-
-
-def split(
-    documents: Iterable[Document], valid_fraction: float, say: Callable[[str], None] | None = None
-) -> Iterator[tuple[bool, Document]]:
-    """(held out?, document), streaming: by a hash of the text, so that duplicates land on one side.
-
-    With fewer than 20 documents, by position: the last `valid_fraction` of all characters, which is said
-    aloud. With more, at least one text is held out: the one whose hash is smallest waits to the end, and
-    is held out if no other was.
-    """
-    stream = iter(documents)
-    first = list(itertools.islice(stream, FEW))
-    if len(first) < FEW:
-        yield from _by_position(first, valid_fraction, say)
-    else:
-        yield from _by_hash(itertools.chain(first, stream), valid_fraction)
-
-
-def share(text: str, purpose: bytes = b"") -> float:
-    """A number in [0, 1) that is a fixed, even function of the text."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8, person=purpose).digest()
-    return int.from_bytes(digest, "little") / 2**64
-
-
-def _by_hash(documents: Iterable[Document], valid_fraction: float) -> Iterator[tuple[bool, Document]]:
-    waiting: list[Document] = []
-    lowest, none_held_out = 1.0, True
-    for document in documents:
-        place = share(document.text)
-        if place < valid_fraction:
-            none_held_out = False
-            yield True, document
-        elif none_held_out and place <= lowest and valid_fraction:
-            if place < lowest:
-                yield from ((False, d) for d in waiting)
-                waiting, lowest = [], place
-            waiting.append(document)
-        else:
-            yield False, document
-    yield from ((none_held_out, d) for d in waiting)
-
-
-def _by_position(
-    documents: list[Document], valid_fraction: float, say: Callable[[str], None] | None
-) -> Iterator[tuple[bool, Document]]:
-    total = sum(len(d.text) for d in documents)
-    before = total - round(total * valid_fraction)
-    if valid_fraction and say is not None:
-        say(
-            f"{len(documents)} document{'s' * (len(documents) > 1)} only: held out are the last "
-            f"{valid_fraction:.0%} of the text ({total - before:,} characters), by position"
-        )
-    for document in documents:
-        text, length = document.text, len(document.text)
-        if length <= before:
-            yield False, document
-        elif before <= 0:
-            yield True, document
-        else:
-            cut = _blank_before(text, before)
-            head, tail = text[:cut], text[cut:]
-            if head.strip():
-                yield False, Document(head, document.where)
-            if tail.strip():
-                yield True, Document(tail, f"{document.where} (from character {cut:,})")
-        before -= length
-
-
-def _blank_before(text: str, at: int) -> int:
-    """A cut near `at`: after the last line end, else the last blank, within a hundredth of the text."""
-    low = max(0, at - max(200, len(text) // 100))
-    for mark in ("\n", " "):
-        found = text.rfind(mark, low, at)
-        if found > 0:
-            return found + 1
-    return at
+        invalid = whole.count("\ufffd") - text.count("\ufffd")
+        if invalid and source.strict:
+            raise UserError(f"{where} holds half a surrogate pair, which is no text: drop strict to have it replaced")
+        counts.invalid += invalid
+        counts.first_invalid = counts.first_invalid or (where if invalid else "")
+        halves = [(m.end() - 1, m.end()) for m in _PAIR.finditer(text)]
+        document = Document(whole, where, None, without(document, halves).spans)
+    if "\r\n" in document.text:
+        document = without(document, [(m.start(), m.start() + 1) for m in re.finditer("\r\n", document.text)])
+    return document

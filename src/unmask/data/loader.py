@@ -6,7 +6,7 @@ is found by arithmetic, and short texts find room beside long ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -14,8 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from unmask.batch import Batch
+from unmask.config import CorpusConfig
 from unmask.data.collate import Placement, at_least, collate, pack
-from unmask.data.sampling import Order, Pieces, read_rows
+from unmask.data.marks import Kept, Marks, Rule
+from unmask.data.sampling import InTurn, Mixture, Order, Pieces, Sampler, counts_in_block, read_rows, shares
 from unmask.errors import UserError
 from unmask.objectives.base import Objective, Outline, Shape, Vocabulary
 
@@ -45,6 +47,9 @@ class Loader:
 
     rows: rows of `shape` an update should have on average; an update has a few more or fewer, since
     windows hold a fixed number of samples.
+    sources: the first document of each source, by which `mix` says how they share the samples; unshuffled
+    sources take turns, each piece once.
+    kept, words: where the inside of the text comes from that the objective `needs`.
     """
 
     def __init__(
@@ -58,6 +63,10 @@ class Loader:
         seed: int,
         micro: int = 1,
         shuffle: bool = True,
+        sources: Sequence[int] = (0,),
+        mix: CorpusConfig | None = None,
+        kept: Kept | None = None,
+        words: Rule | None = None,
     ) -> None:
         self.text, self.objective, self.vocabulary, self.shape = text, objective, vocabulary, shape
         room = objective.room(shape)
@@ -68,11 +77,30 @@ class Loader:
         self.pieces = Pieces.cut(np.asarray(text.documents), room)
         if not len(self.pieces):
             raise UserError("the text holds no tokens: give a corpus with at least one non-empty document")
-        self.order = Order(len(self.pieces), seed, shuffle)
+        self.sizes = tuple(self.pieces.of_sources(sources).tolist())
+        self.order = self._order(seed, shuffle, mix)
+        self.marks = Marks(objective.needs, kept, words)
         self.micro = micro
         self.per_step = max(1, round(rows / self._rows_a_sample()))
         self.steps = max(1, _WINDOW // self.per_step)
         self.window = lru_cache(maxsize=4)(self._window)
+
+    def _order(self, seed: int, shuffle: bool, mix: CorpusConfig | None) -> Sampler:
+        if len(self.sizes) > 1 and not shuffle:
+            return InTurn(self.sizes, seed)
+        if len(self.sizes) == 1 or mix is None or mix.mix == "proportional":
+            return Order(len(self.pieces), seed, shuffle)
+        return Mixture(self.sizes, counts_in_block(shares(mix, self.sizes)), seed)
+
+    def mixture(self, names: Sequence[str], steps: int | None = None) -> str:
+        """What each source gets: its share of the samples, and in so many updates how often its text is seen."""
+        counts = self.order.counts if isinstance(self.order, Mixture) else self.sizes
+        each = []
+        for name, size, count in zip(names, self.sizes, counts, strict=True):
+            share = count / sum(counts)
+            seen = "" if steps is None else f", {steps * self.per_step * share / size:.2g} epochs"
+            each.append(f"{name} {share:.1%} of samples{seen}")
+        return f"mixture: {'; '.join(each)}"
 
     def _outline(self, index: np.ndarray, progress: float = 0.0) -> Outline:
         piece = self.order.piece(index)
@@ -102,10 +130,9 @@ class Loader:
     def _batch(self, window: Window, rows: np.ndarray, progress: float) -> Batch:
         which = np.flatnonzero(np.isin(window.place.row, rows))
         index = window.index[which]
-        text = read_rows(
-            self.text.tokens, self.pieces, self.order.piece(index), self.order.keys(index), index, progress
-        )
-        examples = self.objective(text, self.vocabulary)
+        piece = self.order.piece(index)
+        text = read_rows(self.text.tokens, self.pieces, piece, self.order.keys(index), index, progress)
+        examples = self.objective(self.marks.fill(text, self.pieces, piece), self.vocabulary)
         return collate(
             {self.objective.type: examples},
             {self.objective.type: self.objective.heads()},

@@ -1,19 +1,17 @@
 """Text to ids and back: one class around the `tokenizers` library.
 
-The file is an ordinary `tokenizer.json`; type, special tokens and what is lost are read off its structure,
-so files of other people load the same way. Control strings in user text stay text: "[MASK]" or
-"<extra_id_0>" in a corpus never becomes a control id (`encode`); a prompt may use them
+The file is an ordinary `tokenizer.json`; type, special tokens and what is lost are read off its structure
+(`structure`), so files of other people load the same way (`formats` reads older ones). Control strings in user text
+stay text: "[MASK]" or "<extra_id_0>" in a corpus never becomes a control id (`encode`); a prompt may use them
 (`encode_with_specials`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -23,15 +21,34 @@ import tokenizers
 from pydantic import ValidationError
 
 from unmask.config import CorpusConfig, Kind, TokenizerConfig
+from unmask.data.aligned import Aligned, by_bytes, by_characters, by_library, in_original
 from unmask.data.corpus import read, well_formed
-from unmask.data.pieces import BYTES, CHAR_PATTERN, learn
+from unmask.data.cuts import PIECE, cut
+from unmask.data.encode import Encoder
+from unmask.data.formats import read_tokenizer
+from unmask.data.pieces import BYTES, learn
 from unmask.data.special import Vocabulary, roles_of
+from unmask.data.structure import (
+    BYTE_TOKEN,
+    BYTE_VALUE,
+    MARK,
+    Spec,
+    is_byte_level,
+    kind_of,
+    losses_of,
+    marks_blanks,
+    tokens_of,
+    unknown_of,
+    vocabulary_of,
+    with_controls_marked,
+)
+from unmask.data.words import Part, WordStarts
 from unmask.errors import UserError
+
+__all__ = ["PIECE", "Aligned", "Around", "Tokenizer", "cut", "train_tokenizer"]
 
 Around = tuple[str | None, str | None]
 """Roles of the control tokens before and after a text."""
-PIECE = 65_536
-"""Characters handed to the library at once: its time and memory grow faster than the text beyond that."""
 
 
 class Tokenizer:
@@ -39,14 +56,14 @@ class Tokenizer:
 
     def __init__(self, text: str) -> None:
         """`text` is the content of a tokenizer.json."""
-        self._spec = _with_controls_marked(json.loads(tokenizers.Tokenizer.from_str(text).to_str()))
-        self._plain = tokenizers.Tokenizer.from_str(json.dumps(self._spec, ensure_ascii=False))
-        self._plain.encode_special_tokens = True  # a control string in the text is split like any other
-        self._plain.no_padding()
-        self._plain.no_truncation()
-        self.vocabulary = _vocabulary(self._spec)
-        self.type = _type(self._spec)
+        self.spec: Spec = with_controls_marked(json.loads(tokenizers.Tokenizer.from_str(text).to_str()))
+        self.vocabulary: Vocabulary = vocabulary_of(self.spec)
+        self.type = kind_of(self.spec)
         self._check_unknown()
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]:
+        """A copy in another process starts with an empty memo."""
+        return Tokenizer, (json.dumps(self.spec, ensure_ascii=False),)
 
     @staticmethod
     def train(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
@@ -57,13 +74,10 @@ class Tokenizer:
 
     @staticmethod
     def load(path: str | Path) -> Tokenizer:
-        """Read a tokenizer.json (ours or another's), or the one in a directory."""
-        path = Path(path)
-        path = path / "tokenizer.json" if path.is_dir() else path
+        """Read a tokenizer.json, another format that `formats` lists, or a directory that holds one."""
+        text = read_tokenizer(path)
         try:
-            return Tokenizer(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"cannot read the tokenizer {path}: {error.strerror or error}") from error
+            return Tokenizer(text)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
         except Exception as error:  # the library raises bare Exceptions with what it missed
@@ -74,7 +88,7 @@ class Tokenizer:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        _write_json(unfinished, self._spec)
+        _write_json(unfinished, self.spec)
         os.replace(unfinished, path)
 
     def save_hf(self, directory: str | Path, around: Around = (None, None), max_length: int | None = None) -> None:
@@ -85,9 +99,9 @@ class Tokenizer:
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        spec = {**self._spec, "post_processor": self._template(around)} if any(around) else self._spec
-        roles = roles_of(_tokens(self._spec), _unknown(self._spec))
-        names = {f"{role}_token": self._plain.id_to_token(id_) for role, id_ in roles.items()}
+        spec = {**self.spec, "post_processor": self._template(around)} if any(around) else self.spec
+        roles = roles_of(tokens_of(self.spec), unknown_of(self.spec))
+        names = {f"{role}_token": self._names[id_] for role, id_ in roles.items()}
         config: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
@@ -106,13 +120,17 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode` of each text, many times faster than one by one."""
-        if self._byte_ids is not None:
-            return [self._byte_ids[np.frombuffer(well_formed(t).encode(), np.uint8)] for t in texts]
-        if self._character_ids is not None:
-            return [self._character_ids[np.frombuffer(well_formed(t).encode("utf-32-le"), "<u4")] for t in texts]
-        ids = self._encode_by_library(texts)
-        return [self._without_controls(t, i) for t, i in zip(texts, ids, strict=True)]
+        """`encode` of each text, many times faster than one by one; on one thread."""
+        return self._ids([well_formed(text) for text in texts])
+
+    def encode_aligned(self, texts: Sequence[str]) -> list[Aligned]:
+        """`encode` of each text, with the characters that each token covers."""
+        out = []
+        for text in texts:
+            whole = well_formed(text)
+            found = self._aligned(whole)
+            out.append(found if whole is text else in_original(found, text))
+        return out
 
     def encode_with_specials(self, text: str) -> np.ndarray:
         """(n,) int32 ids of a prompt in which control strings mean the control tokens: "a [MASK] b"."""
@@ -120,29 +138,35 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of ids; bytes that are no UTF-8 become U+FFFD."""
-        return str(self._plain.decode([int(i) for i in ids], skip_special_tokens=skip_special))
+        return str(self._marked.decode([int(i) for i in ids], skip_special_tokens=skip_special))
 
     def token(self, id_: int) -> str:
         """A printable piece: control characters and broken UTF-8 are escaped, blanks stay blanks."""
-        piece = self._plain.id_to_token(int(id_))
-        if piece is None:
-            return f"(no token {int(id_)})"
-        if self._byte_level and not self.vocabulary.is_special[int(id_)]:
-            piece = bytes(_BYTE_VALUE[c] for c in piece if c in _BYTE_VALUE).decode("utf-8", "backslashreplace")
+        id_ = int(id_)
+        if id_ not in self._names:
+            return f"(no token {id_})"
+        piece = self._names[id_]
+        if not self.vocabulary.is_special[id_]:
+            piece = self._content(piece).decode("utf-8", "backslashreplace")
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece)
 
     # ------------------------------------------------------------ what it is
 
     @cached_property
+    def words(self) -> WordStarts:
+        """Where words start, from ids alone."""
+        return WordStarts.of([self._part(i) for i in range(self.vocabulary.size)])
+
+    @cached_property
     def fingerprint(self) -> str:
         """16 hex digits that change whenever an id could."""
-        canonical = json.dumps(self._spec, sort_keys=True, ensure_ascii=False)
+        canonical = json.dumps(self.spec, sort_keys=True, ensure_ascii=False)
         return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
 
     @cached_property
     def losses(self) -> list[str]:
         """What decode(encode(text)) does not give back, one phrase each."""
-        return _losses(self._spec)
+        return losses_of(self.spec)
 
     @property
     def lossless(self) -> bool:
@@ -156,89 +180,94 @@ class Tokenizer:
     # ------------------------------------------------------------ inside
 
     @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(self.spec)
+
+    @cached_property
     def _marked(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, but it recognises control strings."""
-        return tokenizers.Tokenizer.from_str(json.dumps(self._spec, ensure_ascii=False))
+        """The library's tokenizer as the file has it: it recognises control strings."""
+        marked = tokenizers.Tokenizer.from_str(json.dumps(self.spec, ensure_ascii=False))
+        marked.no_padding()
+        marked.no_truncation()
+        return marked
 
     @cached_property
-    def _byte_level(self) -> bool:
-        return any(p["type"] == "ByteLevel" for p in _flat(self._spec["pre_tokenizer"], "pretokenizers"))
+    def _names(self) -> dict[int, str]:
+        return {id_: name for name, id_ in tokens_of(self.spec).items()}
+
+    def _ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        if self._table is None:
+            return self._encoder(texts)
+        if self.spec["normalizer"] is not None:
+            texts = [str(self._marked.normalizer.normalize_str(t)) for t in texts]
+        if self.type == "byte":
+            return [self._table[np.frombuffer(t.encode(), np.uint8)] for t in texts]
+        return [self._table[np.frombuffer(t.encode("utf-32-le"), "<u4")] for t in texts]
+
+    def _aligned(self, text: str) -> Aligned:
+        if self.spec["normalizer"] is None:
+            if self.type == "char":
+                return by_characters(self._ids([text])[0])
+            if self._encoder.sizes is not None:
+                ids = self._ids([text])[0]
+                return by_bytes(ids, self._encoder.sizes[ids], text)
+        blank = np.zeros(self.vocabulary.size, bool)
+        blank[[i for i, name in self._names.items() if name == MARK and self._marks_blanks]] = True
+        return by_library(self._encoder, text, blank)
 
     @cached_property
-    def _byte_ids(self) -> np.ndarray | None:
-        """(256,) id of each byte, where a token is a byte: a table is much faster than the library."""
-        vocab = _tokens(self._spec)
-        return np.array([vocab[c] for c in BYTES], np.int32) if self.type == "byte" else None
-
-    @cached_property
-    def _character_ids(self) -> np.ndarray | None:
-        """(0x110000,) id of each code point, where a token is a character."""
+    def _table(self) -> np.ndarray | None:
+        """Where a token is a byte (256,) or a character (0x110000,): its id. A table is faster than the library."""
+        tokens = tokens_of(self.spec)
+        if self.type == "byte":
+            return np.array([tokens[c] for c in BYTES], np.int32)
         if self.type != "char":
             return None
         table = np.full(0x110000, self.vocabulary.need("unk"), np.int32)
-        for piece, id_ in _tokens(self._spec).items():
+        for piece, id_ in tokens.items():
             if len(piece) == 1:
                 table[ord(piece)] = id_
         return table
 
-    def _encode_by_library(self, texts: Sequence[str]) -> list[np.ndarray]:
-        pieces: list[str] = []
-        first = [0]
-        for text in texts:
-            text = well_formed(text)
-            pieces.extend(cut(text) if self._may_cut else [text])
-            first.append(len(pieces))
-        try:
-            ids = [
-                np.array(encoding.ids, np.int32)
-                for group in _groups(pieces)
-                for encoding in self._plain.encode_batch_fast(group, add_special_tokens=False)
-            ]
-        except Exception as error:
-            raise UserError(f"the tokenizer cannot encode this text: {error}") from error
-        return [ids[a] if b == a + 1 else np.concatenate(ids[a:b]) for a, b in itertools.pairwise(first)]
+    def _content(self, piece: str) -> bytes:
+        """What a piece stands for, as it is written in a text."""
+        if self._byte_level and piece not in self._added:
+            return bytes(BYTE_VALUE[c] for c in piece if c in BYTE_VALUE)
+        if self.spec["model"].get("byte_fallback") and (byte := BYTE_TOKEN.fullmatch(piece)):
+            return bytes([int(byte[1], 16)])
+        return (piece.replace(MARK, " ") if self._marks_blanks else piece).encode()
 
     @cached_property
-    def _may_cut(self) -> bool:
-        """Words never span a blank here, so a long text may be cut in front of one without changing an id."""
-        before = _flat(self._spec["pre_tokenizer"], "pretokenizers")
-        norms = {n["type"] for n in _flat(self._spec["normalizer"], "normalizers")}
-        first = before[0] if before else {"type": "none"}
-        by_word = (
-            first["type"] in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
-            or (first["type"] == "ByteLevel" and first["use_regex"] and not first["add_prefix_space"])
-            or (first["type"] == "Split" and first["behavior"] == "Removed")
-        )
-        return by_word and norms <= {"BertNormalizer", "Lowercase", "NFC", "NFD", "StripAccents"}
-
-    def _without_controls(self, text: str, ids: np.ndarray) -> np.ndarray:
-        """Some foreign models hold control strings as ordinary pieces; cut those apart and encode again."""
-        control = self._control_ids
-        if not control[ids].any():
-            return ids
-        cuts = [0, *(m.start() + 1 for m in self._control_strings.finditer(text)), len(text)]
-        parts = self._encode_by_library([text[a:b] for a, b in itertools.pairwise(cuts)])
-        ids = np.concatenate(parts)
-        stubborn = control[ids]
-        if self.vocabulary.unk is None:
-            return ids[~stubborn]
-        return np.where(stubborn, np.int32(self.vocabulary.unk), ids).astype(np.int32)
+    def _byte_level(self) -> bool:
+        return is_byte_level(self.spec)
 
     @cached_property
-    def _control_ids(self) -> np.ndarray:
-        """(size,) bool, control ids that text must never yield: all but unk."""
-        flags = self.vocabulary.is_special.copy()
-        if self.vocabulary.unk is not None:
-            flags[self.vocabulary.unk] = False
-        return flags
+    def _marks_blanks(self) -> bool:
+        return marks_blanks(self.spec)
 
     @cached_property
-    def _control_strings(self) -> re.Pattern[str]:
-        names = (self._plain.id_to_token(int(i)) for i in np.flatnonzero(self._control_ids))
-        return re.compile("|".join(re.escape(n) for n in sorted(filter(None, names), key=len, reverse=True)))
+    def _added(self) -> frozenset[str]:
+        return frozenset(t["content"] for t in self.spec["added_tokens"])
+
+    def _part(self, id_: int) -> Part:
+        """What a token tells about words."""
+        model, vocabulary = self.spec["model"], self.vocabulary
+        by_word = model["type"] == "WordPiece" or self.type == "word"  # white space, and an unknown word as a whole
+        if id_ == vocabulary.unk and not by_word:
+            return Part(b"a")
+        if vocabulary.is_special[id_]:
+            return Part(b"", control=True)
+        piece = self._names[id_]
+        inside, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
+        if inside and piece.startswith(inside) and piece != inside:
+            return Part(piece.removeprefix(inside).encode())
+        if inside or by_word:
+            return Part(b" " + piece.encode())
+        last = bool(suffix) and piece.endswith(suffix)
+        return Part(self._content(piece.removesuffix(suffix) if last else piece), last=last)
 
     def _check_unknown(self) -> None:
-        model = self._spec["model"]
+        model = self.spec["model"]
         if model["type"] in ("WordLevel", "WordPiece") and self.vocabulary.unk is None:
             raise UserError(
                 f"this {model['type']} vocabulary lacks its unknown token {model['unk_token']!r}, so words it "
@@ -247,11 +276,11 @@ class Tokenizer:
 
     def _template(self, around: Around) -> dict[str, Any]:
         ids = {role: self.vocabulary.need(role) for role in around if role is not None}
-        before, after = ("" if role is None else str(self._plain.id_to_token(ids[role])) for role in around)
+        before, after = ("" if role is None else self._names[ids[role]] for role in around)
         template = tokenizers.processors.TemplateProcessing(
             single=f"{before} $A {after}".strip(),
             pair=f"{before} $A {after} $B:1 {after and after + ':1'}".strip().replace("  ", " "),
-            special_tokens=[(str(self._plain.id_to_token(i)), i) for i in ids.values()],
+            special_tokens=[(self._names[i], i) for i in ids.values()],
         )
         shell = tokenizers.Tokenizer(tokenizers.models.BPE())
         shell.post_processor = template
@@ -259,96 +288,9 @@ class Tokenizer:
         return processor
 
 
-# ---------------------------------------------------------------- reading a tokenizer.json
-
-_BYTE_VALUE = {c: b for b, c in enumerate(BYTES)}
-
-
-def _flat(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """A normalizer or pre-tokenizer as a list, sequences unrolled."""
-    if part is None:
-        return []
-    return [leaf for p in part[key] for leaf in _flat(p, key)] if part["type"] == "Sequence" else [part]
-
-
-def _tokens(spec: dict[str, Any]) -> dict[str, int]:
-    """Token → id, added tokens included."""
-    vocab = spec["model"]["vocab"]
-    tokens = dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
-    return tokens | {t["content"]: t["id"] for t in spec["added_tokens"]}
-
-
-def _unknown(spec: dict[str, Any]) -> str | None:
-    model = spec["model"]
-    if model["type"] == "Unigram":
-        return None if model["unk_id"] is None else str(model["vocab"][model["unk_id"]][0])
-    return model.get("unk_token")
-
-
-def _vocabulary(spec: dict[str, Any]) -> Vocabulary:
-    controls = [t["id"] for t in spec["added_tokens"] if t["special"]]
-    return Vocabulary.of(_tokens(spec), controls, _unknown(spec))
-
-
-def _with_controls_marked(spec: dict[str, Any]) -> dict[str, Any]:
-    """Added tokens that play a role are special, whatever their file says: else text could yield them."""
-    special = set(_vocabulary(spec).specials.tolist())
-    added = [{**t, "special": t["special"] or t["id"] in special} for t in spec["added_tokens"]]
-    return {**spec, "added_tokens": added}
-
-
-def _type(spec: dict[str, Any]) -> str:
-    """bbpe, wordpiece, char, byte, word; or the model's own name (unigram, bpe) for foreign files."""
-    model = spec["model"]
-    before = _flat(spec["pre_tokenizer"], "pretokenizers")
-    if model["type"] == "BPE" and any(p["type"] == "ByteLevel" for p in before):
-        whole = not before[0].get("use_regex", True) and not before[0].get("add_prefix_space", True)
-        return "byte" if whole and not model["merges"] and spec["normalizer"] is None else "bbpe"
-    if model["type"] == "WordLevel":
-        return "char" if [p.get("pattern") for p in before] == [{"Regex": CHAR_PATTERN}] else "word"
-    return str(model["type"]).lower()
-
-
-_NORMALIZER_LOSSES = {
-    "Lowercase": "case is folded",
-    "StripAccents": "accents are stripped",
-    "NFC": "Unicode is normalised to NFC",
-    "NFD": "Unicode is normalised to NFD",
-    "NFKC": "Unicode is normalised to NFKC",
-    "NFKD": "Unicode is normalised to NFKD",
-    "Precompiled": "Unicode is normalised by sentencepiece's table",
-    "Strip": "white space at the ends is dropped",
-    "Nmt": "control characters are dropped",
-}
-
-
-def _losses(spec: dict[str, Any]) -> list[str]:
-    model, lost = spec["model"], []
-    for norm in _flat(spec["normalizer"], "normalizers"):
-        if norm["type"] == "BertNormalizer":
-            strips = norm["lowercase"] if norm["strip_accents"] is None else norm["strip_accents"]
-            lost += ["control characters are dropped"] if norm["clean_text"] else []
-            lost += ["case is folded"] if norm["lowercase"] else []
-            lost += ["accents are stripped"] if strips else []
-        elif norm["type"] in _NORMALIZER_LOSSES:
-            lost.append(_NORMALIZER_LOSSES[norm["type"]])
-        elif norm["type"] == "Replace" and norm["pattern"] != {"String": " "}:
-            lost.append(f"{next(iter(norm['pattern'].values()))!r} is replaced by {norm['content']!r}")
-    before = _flat(spec["pre_tokenizer"], "pretokenizers")
-    if any(p["type"] in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit") for p in before) or any(
-        p["type"] == "Split" and p["behavior"] == "Removed" for p in before
-    ):
-        lost.append("white space is not kept, only that words were apart")
-    if any(p.get("add_prefix_space") or p.get("prepend_scheme", "never") != "never" for p in before):
-        lost.append("a blank is put in front")
-    every_byte = any(p["type"] == "ByteLevel" for p in before) and set(BYTES) <= set(_tokens(spec))
-    if not every_byte and not model.get("byte_fallback"):
-        unknown = _unknown(spec)
-        lost.append(f"what the vocabulary lacks {f'becomes {unknown}' if unknown else 'is dropped'}")
-    return lost
-
-
-def train_tokenizer(paths: Iterable[str], settings: dict[str, Any], field: str = "text") -> Tokenizer:
+def train_tokenizer(
+    paths: Iterable[str], settings: dict[str, Any], field: str = "text", say: Callable[[str], None] | None = None
+) -> Tokenizer:
     """Train on files, directories or globs; `settings` are those of `TokenizerConfig`."""
     try:
         config = TokenizerConfig.model_validate(settings)
@@ -357,38 +299,6 @@ def train_tokenizer(paths: Iterable[str], settings: dict[str, Any], field: str =
         known = f" Known types: {', '.join(get_args(Kind))}" if first["loc"] == ("type",) else ""
         raise UserError(f"tokenizer {first['loc'][0]}={first['input']!r}: {first['msg']}.{known}") from error
     return Tokenizer.train(config, (d.text for p in paths for d in read(CorpusConfig(path=p, field=field))))
-
-
-def _space(character: str) -> bool:
-    """White space to the library's regular expressions (Python also counts four separators)."""
-    return character.isspace() and not "\x1c" <= character <= "\x1f"
-
-
-def cut(text: str, limit: int = PIECE) -> Iterator[str]:
-    """Pieces of at most `limit` characters, cut before white space (anywhere, where there is none)."""
-    start = 0
-    while len(text) - start > limit:
-        end = max(text.rfind(" ", start + 1, start + limit), text.rfind("\n", start + 1, start + limit))
-        while end > start and _space(text[end - 1]):
-            end -= 1
-        end = end if end > start else start + limit
-        yield text[start:end]
-        start = end
-    yield text[start:]
-
-
-def _groups(pieces: list[str]) -> Iterator[list[str]]:
-    """Runs of pieces of about a million characters: the library needs some 100 bytes for each token of a call."""
-    group: list[str] = []
-    characters = 0
-    for piece in pieces:
-        group.append(piece)
-        characters += len(piece)
-        if characters >= 16 * PIECE:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,3 +45,34 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0) -> Rati
         seen.append(np.divide(n[drawn].sum(1), total, out=np.full(len(total), value), where=total > 0))
     low, high = np.quantile(np.concatenate(seen), [0.025, 0.975])
     return Ratio(value, error, (float(low), float(high)), units)
+
+
+def macro(groups: Sequence[np.ndarray], seed: int = 0) -> tuple[Ratio, tuple[Ratio, ...]]:
+    """The mean over groups of the mean within each, and the means themselves; groups are fixed, their items vary.
+
+    Error: sqrt(Σ_g s_g² / n_g) / G with s_g² the variance within group g. Intervals: keyed bootstrap resamples of the
+    items within each group. A group of one item has no spread to show.
+    """
+    position = keyed.row_keys(seed, 0, np.arange(RESAMPLES), "bootstrap")[:, None]
+    means = np.array([float(g.mean()) for g in groups])
+    error = np.array([g.std(ddof=1) / np.sqrt(len(g)) if len(g) > 1 else 0.0 for g in groups])
+    resampled = np.empty((len(groups), RESAMPLES))
+    for k, values in enumerate(groups):
+        n = len(values)
+        block = max(1, (1 << 20) // n)  # resamples that are held at once
+        for begin in range(0, RESAMPLES, block):
+            key = keyed.absorb(position[begin : begin + block], k)
+            drawn = keyed.below(keyed.bits(key, np.arange(n)[None]), n)
+            resampled[k, begin : begin + block] = values[drawn].mean(1)
+
+    def measured(value: float, error: float, seen: np.ndarray, units: int, known: bool) -> Ratio:
+        low, high = np.quantile(seen, [0.025, 0.975])
+        return Ratio(value, error, (float(low), float(high)), units) if known else Ratio(value, None, None, units)
+
+    each = tuple(
+        measured(float(m), float(e), r, len(g), len(g) > 1)
+        for m, e, r, g in zip(means, error, resampled, groups, strict=True)
+    )
+    units, known = sum(len(g) for g in groups), any(len(g) > 1 for g in groups)
+    spread = float(np.sqrt((error**2).sum()) / len(groups))
+    return measured(float(means.mean()), spread, resampled.mean(0), units, known), each

@@ -1,182 +1,96 @@
-"""Measurements by name. Each gives one dictionary, ready for JSON, that says what its number is.
+"""Measurements by name: each is one pure function (model, data, options) → dictionary, ready for JSON.
 
-bpb   bits per byte of text; for models that give texts no probability, pseudo bits per byte, labelled so
+bpb            bits per byte of text; for models that give texts no probability, pseudo bits per byte, labelled so
+minimal-pairs  does the model prefer the good sentence of two? (BLiMP's format)
+cloze          what does it put into a gap: one of several candidates, or any token of the vocabulary
+choice         which of several answers to a context has the largest log-probability
+
+Every dictionary names its protocol, the plan by which texts were scored and the event whose log-probability was
+summed; `value` is its one number, `interval` how far that would move with another sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from unmask import keyed
-from unmask.batch import starts
-from unmask.data.corpus import utf8_length, well_formed
-from unmask.data.sampling import Pieces, read_rows
+from unmask.config import CorpusConfig
+from unmask.data.corpus import read
 from unmask.errors import UserError, nearest
-from unmask.evaluate.base import Model, objective_of, shape_of, tokenizer_of
-from unmask.evaluate.heldout import content_tokens, unigram_losses
-from unmask.evaluate.intervals import ratio
-from unmask.evaluate.plans import Query, room
-from unmask.evaluate.score import cut_note, event, log_losses
+from unmask.evaluate.base import Model
+from unmask.evaluate.bpb import bits_per_byte, encode
+from unmask.evaluate.choice import multiple_choice, read_choice
+from unmask.evaluate.cloze import cloze
+from unmask.evaluate.gaps import read_gaps
+from unmask.evaluate.items import Options
+from unmask.evaluate.pairs import minimal_pairs, read_pairs
+from unmask.evaluate.watch import Watch, silent
+from unmask.objectives.base import Plan
 
-FEW = 20
-"""Documents below which intervals come from pieces of documents instead."""
-SAMPLE = 1024
-"""Tokens that a pseudo-log-likelihood is estimated from, if no limit is given."""
-
-
-class Text(Protocol):
-    """D documents as ids: `data.shards.Shards` is one."""
-
-    @property
-    def tokens(self) -> np.ndarray: ...  # (N,)
-
-    @property
-    def documents(self) -> np.ndarray: ...  # (D + 1,)
-
-    @property
-    def bytes(self) -> np.ndarray: ...  # (D,) of UTF-8
+__all__ = ["SUITES", "Suite", "encode", "evaluate", "suite_of"]
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Documents that a user gives."""
-
-    tokens: np.ndarray
-    documents: np.ndarray
-    bytes: np.ndarray
-
-
-def encode(model: Model, documents: Iterable[str]) -> Encoded:
-    """Documents as ids; those without a token are left out."""
-    texts = [well_formed(d) for d in documents]
-    ids = tokenizer_of(model).encode_batch(texts)
-    pairs = [(i, utf8_length(t)) for i, t in zip(ids, texts, strict=True) if len(i)]
-    if not pairs:
-        raise UserError("the text to evaluate on is empty: give at least one token of text")
-    return Encoded(
-        np.concatenate([i for i, _ in pairs]), starts([len(i) for i, _ in pairs]), np.array([b for _, b in pairs])
-    )
-
-
-def bits_per_byte(
-    model: Model, text: Text, counts: np.ndarray | None = None, limit: int | None = None, seed: int = 0
-) -> dict[str, Any]:
-    """Σ −log2 p / bytes over the documents' tokens and, where the objective has one, their end tokens.
-
-    A model that gives texts no probability is measured by −log2 p(token | all others), averaged over a keyed
-    sample of tokens and scaled by tokens / bytes: pseudo bits per byte, which no other kind may be compared with.
-
-    counts  (V,) of the training text, for the unigram floor
-    limit   how many examples may run, drawn by key: pieces of text (None = all); for pseudo bits per byte copies
-            of pieces, one a sampled token (None = 1,024)
-    loss, unigram_floor  nats per scored content token, control and end tokens left out, as in `heldout`
+class Suite:
+    """read      a path → what is measured on; the model is asked only by those that need its tokenizer
+    measure   the pure function
+    own       what stands for a missing path: the run's held-out text, a shipped battery, or nothing
     """
-    objective, tokenizer = objective_of(model), tokenizer_of(model)
-    pseudo = objective.plan != "left_to_right"
-    longest = room(objective, shape_of(model))
-    pieces, size = Pieces.cut(np.asarray(text.documents), longest), np.asarray(text.bytes, np.int64)
-    number = np.arange(len(pieces))
-    query = Query.of(read_rows(text.tokens, pieces, number, np.zeros(len(pieces), np.uint64), number, 0.0))
-    sampled = pseudo or (limit is not None and limit < len(pieces))
-    if pseudo:
-        query = Query(query.rows, query.given, _sample(len(query.rows.tokens), limit or SAMPLE, seed))
-    elif sampled and limit is not None:
-        query = _some_pieces(query, limit, seed)
-    nll = log_losses(model, query)
-    result = _measure(query, pieces.document, nll, size, 0 if pseudo else 1, sampled, seed)
-    cuts = bool((np.bincount(pieces.document) > 1).any())
-    said = event(objective, model.vocabulary, tokenizer.token, end=not pseudo)
-    if pseudo:
-        said = said.replace("sum over tokens", "mean over a sample of tokens", 1)
-    return {
-        "suite": "bpb",
-        "label": "pseudo bits per byte" if pseudo else "bits per byte",
-        "event": said + (cut_note(longest) if cuts else ""),
-        **result,
-        **_content(model, query, nll, counts),
-        "lossy": tokenizer.losses,
-        "seed": seed,
-    }
+
+    read: Callable[[Model, str | Path | None], Any]
+    measure: Callable[[Model, Any, Options], dict[str, Any]]
+    own: str | None = None
 
 
-SUITES = {"bpb": bits_per_byte}
+def _text(model: Model, path: str | Path | None) -> Any:
+    if path is None:
+        raise UserError("no text to evaluate on: give a file")
+    return encode(model, (d.text for d in read(CorpusConfig(path=str(path)))))
+
+
+def _bits(model: Model, data: Any, options: Options) -> dict[str, Any]:
+    o = options
+    return bits_per_byte(model, data, o.counts, o.limit, o.seed, plan=o.plan, stride=o.stride, watch=o.watch)
+
+
+def _given(read_file: Callable[[str | Path], Any], what: str) -> Callable[[Model, str | Path | None], Any]:
+    def reader(model: Model, path: str | Path | None) -> Any:
+        if path is None:
+            raise UserError(f"no {what}: give a file of JSON lines, or a directory of them")
+        return read_file(path)
+
+    return reader
+
+
+SUITES: dict[str, Suite] = {
+    "bpb": Suite(_text, _bits, own="held-out text"),
+    "minimal-pairs": Suite(_given(read_pairs, "pairs"), minimal_pairs),
+    "cloze": Suite(lambda model, path: read_gaps(path), cloze, own="battery"),
+    "choice": Suite(_given(read_choice, "questions"), multiple_choice),
+}
+
+
+def suite_of(name: str) -> Suite:
+    if name not in SUITES:
+        raise UserError(f"no suite '{name}' (known: {', '.join(SUITES)}){nearest(name, SUITES)}")
+    return SUITES[name]
 
 
 def evaluate(
-    model: Model, suite: str, text: Text, counts: np.ndarray | None = None, limit: int | None = None, seed: int = 0
-) -> Mapping[str, Any]:
-    """Run a suite by name."""
-    if suite not in SUITES:
-        raise UserError(f"no suite '{suite}' (known: {', '.join(SUITES)}){nearest(suite, SUITES)}")
-    if limit is not None and limit < 1:
-        raise UserError(f"limit={limit} must be at least 1")
-    return SUITES[suite](model, text, counts, limit, seed)
-
-
-# ---------------------------------------------------------------- what is scored
-
-
-def _some_pieces(query: Query, limit: int, seed: int) -> Query:
-    """Ask for `limit` of the pieces only, without replacement."""
-    n = len(query.rows.lengths)
-    kept = _sample(n, limit, seed)
-    rows = replace(query.rows, ends=query.rows.ends & kept)
-    return Query(rows, query.given, query.asked & np.repeat(kept, rows.lengths))
-
-
-def _sample(n: int, limit: int, seed: int) -> np.ndarray:
-    """(n,) bool: `limit` of n tokens, without replacement."""
-    asked = np.zeros(n, bool)
-    asked[keyed.permuted(np.arange(min(limit, n)), n, keyed.row_keys(seed, 0, 0, "sample"))] = True
-    return asked
-
-
-# ---------------------------------------------------------------- the numbers
-
-
-def _measure(
-    query: Query, document: np.ndarray, nll: np.ndarray, size: np.ndarray, ends: int, sampled: bool, seed: int
+    model: Model,
+    suite: str,
+    data: Any,
+    counts: np.ndarray | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    plan: Plan | None = None,
+    stride: int | None = None,
+    watch: Watch = silent,
 ) -> dict[str, Any]:
-    """Value, interval and counts. What varies: documents; pieces where those are few or only a sample was scored.
-
-    `size` (D,) are bytes, and `ends` how many end tokens a document has in the event.
-    """
-    rows = query.rows
-    scored = ~np.isnan(nll)
-    piece = np.concatenate([rows.row, np.arange(len(rows.lengths))])[scored]
-    bits = nll[scored] / np.log(2)
-    by_documents = not sampled and len(size) >= FEW
-    if by_documents:
-        measured = ratio(np.bincount(document[piece], bits, len(size)), size, seed)
-        scale = 1.0
-    else:  # bits a token, times tokens a byte
-        number = np.bincount(piece, minlength=len(rows.lengths))
-        here = number > 0
-        measured = ratio(np.bincount(piece, bits, len(rows.lengths))[here], number[here], seed)
-        scale = (len(rows.tokens) + ends * len(size)) / int(size.sum())
-    return {
-        "value": measured.value * scale,
-        "interval": None if measured.interval is None else [bound * scale for bound in measured.interval],
-        "standard_error": None if measured.error is None else measured.error * scale,
-        "interval_over": "documents" if by_documents else "pieces",
-        "counts": {
-            "documents": len(size),
-            "tokens": len(rows.tokens),
-            "bytes": int(size.sum()),
-            "scored": int(scored.sum()),
-        },
-    }
-
-
-def _content(model: Model, query: Query, nll: np.ndarray, counts: np.ndarray | None) -> dict[str, float | None]:
-    """Loss and unigram floor over the scored content tokens, in nats a token."""
-    tokens = query.rows.tokens
-    here = ~np.isnan(nll[: len(tokens)]) & content_tokens(model.vocabulary)[tokens]
-    if not here.any():
-        return {"loss": None, "unigram_floor": None}
-    floor = None if counts is None else float(unigram_losses(counts, model.vocabulary)[tokens[here]].mean())
-    return {"loss": float(nll[: len(tokens)][here].mean()), "unigram_floor": floor}
+    """Run a suite by name on what it reads; the settings are those of `items.Options`."""
+    chosen = suite_of(suite)
+    return chosen.measure(model, data, Options(plan, limit, stride, seed, counts, watch))

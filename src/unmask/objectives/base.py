@@ -22,7 +22,7 @@ import numpy as np
 from unmask.batch import Examples, Head, Rows, starts
 from unmask.config import Strict, Visibility
 
-Plan = Literal["left_to_right", "pseudo", "infill"]
+Plan = Literal["left_to_right", "pseudo", "pseudo_words", "infill", "decoder"]
 """How a text is scored without noise; see `unmask.evaluate.plans`."""
 
 LM = Head("lm")
@@ -81,9 +81,11 @@ class Objective(Strict):
     type: str
 
     plan: ClassVar[Plan] = "left_to_right"
-    """How texts are scored under it."""
+    """How texts are scored under it, unless another plan is asked for (`unmask.evaluate.plans.plans_of`)."""
     copies: ClassVar[bool] = False
     """The input contains (some of) what must be predicted, by design: BERT's kept tokens, BART's text."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Fields of `Rows` it reads beside the tokens: word, sentence, spans."""
 
     @property
     def visibility(self) -> Visibility:

@@ -1,0 +1,155 @@
+"""What is known of a text's inside beside its ids: where words and sentences start, and annotated spans.
+
+Starts are kept as one bit a token, spans as two offsets each, both over all tokens of a side laid end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import IO, Protocol
+
+import numpy as np
+
+from unmask.batch import Rows
+from unmask.data.sampling import Pieces, places_of
+from unmask.errors import UserError
+
+NEEDS = frozenset({"word", "sentence", "spans"})
+"""The fields of `Rows` that an objective may ask for."""
+Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(tokens (N,), start (R + 1,)) → (N,) bool; `data.words.WordStarts` is one."""
+
+
+@dataclass(frozen=True)
+class Bits:
+    """`size` booleans, eight a byte, the first in the lowest bit.
+
+    >>> Bits(np.packbits([1, 0, 0, 1, 1], bitorder="little"), 5)[np.array([0, 1, 4])].tolist()
+    [True, False, True]
+    """
+
+    packed: np.ndarray  # (⌈size / 8⌉,) uint8
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, at: np.ndarray) -> np.ndarray:
+        """(n,) bool at places (n,)."""
+        return (self.packed[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(bool)
+
+
+class BitWriter:
+    """Appends booleans to a file of packed bits, whatever the lengths they come in."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.rest = np.zeros(0, bool)
+
+    def write(self, flags: np.ndarray) -> None:
+        flags = np.concatenate([self.rest, flags])
+        whole = len(flags) // 8 * 8
+        self.file.write(np.packbits(flags[:whole], bitorder="little").tobytes())
+        self.rest = flags[whole:]
+
+    def finish(self) -> None:
+        self.file.write(np.packbits(self.rest, bitorder="little").tobytes())
+        self.rest = self.rest[:0]
+
+
+class Kept(Protocol):
+    """What a text was prepared with; `shards.Shards` is one."""
+
+    @property
+    def word(self) -> Bits | None: ...
+
+    @property
+    def sentence(self) -> Bits | None: ...
+
+    @property
+    def spans(self) -> np.ndarray | None: ...
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Fills the fields of `Rows` that an objective needs. `words` reads off the ids what was not `kept`."""
+
+    needs: frozenset[str] = frozenset()
+    kept: Kept | None = None
+    words: Rule | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := self.needs - NEEDS:
+            raise UserError(
+                f"no text has {', '.join(sorted(unknown))}: an objective may need {', '.join(sorted(NEEDS))}"
+            )
+        kept = self.kept
+        if "word" in self.needs and self.words is None and (kept is None or kept.word is None):
+            raise UserError("word starts are needed, but neither kept with the text nor told by a tokenizer")
+        if "sentence" in self.needs and (kept is None or kept.sentence is None):
+            raise UserError("sentence starts are needed, but were not kept with the text: set corpus.sentences=true")
+        if "spans" in self.needs and (kept is None or kept.spans is None):
+            raise UserError(
+                "annotated spans are needed, but the text has none: name their key with corpus.spans, "
+                "or a file of phrases with corpus.lexicon"
+            )
+
+    def fill(self, rows: Rows, pieces: Pieces, which: np.ndarray) -> Rows:
+        """The rows, which hold the texts of the pieces `which` (S,), with the fields that are needed.
+
+        The first token of a text starts a word and a sentence, also where a long document was cut; a span that the
+        cut goes through is dropped.
+        """
+        if not self.needs:
+            return rows
+        word = sentence = spans = None
+        at = places_of(pieces, which)
+        if "word" in self.needs and self.kept is not None and self.kept.word is not None:
+            word = self.kept.word[at]
+        elif "word" in self.needs and self.words is not None:
+            word = self.words(rows.tokens, rows.start)
+        if "sentence" in self.needs and self.kept is not None and self.kept.sentence is not None:
+            sentence = self.kept.sentence[at]
+        for flags in (word, sentence):
+            if flags is not None:
+                flags[rows.start[:-1]] = True
+        if "spans" in self.needs and self.kept is not None and self.kept.spans is not None:
+            spans = spans_within(self.kept.spans, pieces.begin[which], pieces.length[which])
+        return replace(rows, word=word, sentence=sentence, spans=spans)
+
+
+def spans_within(spans: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """(S, 2) the spans that lie inside the stretches [begin, begin + length), as offsets into these laid end to end.
+
+    `spans` ascend and do not overlap.
+
+    >>> spans_within(np.array([[1, 3], [4, 6], [8, 9]]), np.array([7, 0]), np.array([3, 5])).tolist()
+    [[1, 2], [4, 6]]
+    """
+    first = np.searchsorted(spans[:, 0], begin, "left")
+    last = np.maximum(np.searchsorted(spans[:, 1], begin + length, "right"), first)
+    count = last - first
+    row = np.repeat(np.arange(len(begin)), count)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    move = np.cumsum(length) - length - begin
+    return np.asarray(spans[first[row] + nth] + move[row][:, None], np.int64)
+
+
+def tokens_of(spans: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """(S, 2) spans of characters as spans of tokens: all tokens that hold some of their characters.
+
+    begin, end: (n,) characters that each token covers. A span without a token, or that shares one with the span
+    before it, is dropped.
+
+    >>> begin, end = np.array([0, 3, 7, 7]), np.array([3, 7, 8, 8])
+    >>> tokens_of(np.array([[1, 2], [2, 5], [4, 8], [9, 9]]), begin, end).tolist()
+    [[0, 1], [1, 4]]
+    """
+    first = np.searchsorted(end, spans[:, 0], "right")
+    last = np.searchsorted(begin, spans[:, 1], "left")
+    out: list[tuple[int, int]] = []
+    for a, b in zip(first.tolist(), last.tolist(), strict=True):
+        if a < b and (not out or a >= out[-1][1]):
+            out.append((a, b))
+    return np.array(out, np.int64).reshape(-1, 2)

@@ -1,0 +1,260 @@
+"""Bits per byte of text; for models that give texts no probability, pseudo bits per byte, labelled so.
+
+The text is read a part at a time, so memory does not grow with it but by a few numbers a document and window.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from unmask import keyed
+from unmask.batch import starts
+from unmask.data.corpus import utf8_length, well_formed
+from unmask.errors import UserError
+from unmask.evaluate.base import Model, objective_of, shape_of, tokenizer_of
+from unmask.evaluate.events import cut_note, event, start_of, window_note
+from unmask.evaluate.heldout import content_tokens, unigram_losses
+from unmask.evaluate.intervals import ratio
+from unmask.evaluate.plans import FORWARD, Query, in_source, opening, plan_of, room, source_room
+from unmask.evaluate.score import log_losses
+from unmask.evaluate.watch import Watch, silent
+from unmask.evaluate.windows import Windows, behind, between, read, side_by_side
+from unmask.objectives.base import Plan
+
+FEW = 20
+"""Documents below which intervals come from windows instead."""
+SAMPLE = 1024
+"""Tokens that a pseudo-log-likelihood is estimated from, if no limit is given."""
+PART = 1 << 16
+"""Tokens of the windows that are read together, about."""
+
+
+class Text(Protocol):
+    """D documents as ids: `data.shards.Shards` is one."""
+
+    @property
+    def tokens(self) -> np.ndarray: ...  # (N,)
+
+    @property
+    def documents(self) -> np.ndarray: ...  # (D + 1,)
+
+    @property
+    def bytes(self) -> np.ndarray: ...  # (D,) of UTF-8
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Documents that a user gives."""
+
+    tokens: np.ndarray
+    documents: np.ndarray
+    bytes: np.ndarray
+
+
+def encode(model: Model, documents: Iterable[str]) -> Encoded:
+    """Documents as ids; those without a token are left out."""
+    tokenizer = tokenizer_of(model)
+    small = np.uint16 if tokenizer.vocabulary.size <= 1 << 16 else np.int32
+    tokens, lengths, size = [np.zeros(0, small)], [0], [0]
+    for texts in _groups(documents):
+        ids = tokenizer.encode_batch(texts)
+        tokens.append(np.concatenate(ids).astype(small))
+        lengths += [len(i) for i in ids]
+        size += [utf8_length(t) for t in texts]
+    some = np.array(lengths) > 0
+    if not some.any():
+        raise UserError("the text to evaluate on is empty: give at least one token of text")
+    return Encoded(np.concatenate(tokens), starts(np.array(lengths)[some]), np.array(size)[some])
+
+
+def _groups(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Documents, well-formed, in lists of about a million characters."""
+    group: list[str] = []
+    size = 0
+    for document in documents:
+        group.append(well_formed(document))
+        size += len(document)
+        if size >= 1 << 20:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def bits_per_byte(
+    model: Model,
+    text: Text,
+    counts: np.ndarray | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    *,
+    plan: Plan | None = None,
+    stride: int | None = None,
+    watch: Watch = silent,
+) -> dict[str, Any]:
+    """Σ −log2 p / bytes over the documents' tokens and, where the objective has one, their end tokens.
+
+    A plan that gives texts no probability is measured by −log2 p(token | all others), averaged over a keyed sample
+    of tokens and scaled by tokens / bytes: pseudo bits per byte, which no other kind may be compared with.
+
+    counts  (V,) of the training text, for the unigram floor
+    limit   how many examples may run, drawn by key: windows of text (None = all); for pseudo bits per byte copies
+            of windows, one a sampled token (None = 1,024)
+    stride  documents beyond the model's room are read through rolling windows that score so many tokens each
+            (`windows`); None = cut into pieces, each by itself
+    loss, unigram_floor  nats per scored content token, control and end tokens left out, as in `heldout`
+    """
+    objective, tokenizer = objective_of(model), tokenizer_of(model)
+    plan = plan_of(objective, plan)
+    pseudo, closes, start = plan not in FORWARD, plan == "left_to_right", start_of(model, plan)
+    windows, note = _cut(model, plan, np.asarray(text.documents, np.int64), stride)
+    tokens = int(windows.scored.sum())
+    sample, sampled = None, pseudo or (limit is not None and limit < len(windows))
+    if pseudo:
+        sample = _positions(windows, np.sort(_drawn(tokens, limit or SAMPLE, seed)))
+        first = windows.begin + windows.skip
+        windows = windows.take(np.unique(np.searchsorted(first, sample, "right") - 1))
+    elif sampled and limit is not None:
+        windows = windows.take(np.sort(_drawn(len(windows), limit, seed)))
+    askable = tokens + (len(text.bytes) if closes else 0)
+    sums = _sums(model, plan, text, windows, sample, closes, counts, watch)
+    said = event(model, plan, end=closes)
+    return {
+        "suite": "bpb",
+        "label": "pseudo bits per byte" if pseudo else "bits per byte",
+        "plan": plan,
+        "event": (said.replace("sum over tokens", "mean over a sample of tokens", 1) if pseudo else said) + note,
+        "start": None if start is None else tokenizer.token(start),
+        "stride": stride,
+        **_measure(text, windows, sums, askable, sampled, seed),
+        "loss": sums.nats / sums.content if sums.content else None,
+        "unigram_floor": None if counts is None or not sums.content else sums.floor / sums.content,
+        "lossy": tokenizer.losses,
+        "seed": seed,
+    }
+
+
+# ---------------------------------------------------------------- what is scored
+
+
+def _cut(model: Model, plan: Plan, documents: np.ndarray, stride: int | None) -> tuple[Windows, str]:
+    """The windows of the documents (D + 1 offsets), and what the event adds where any has several."""
+    objective, shape = objective_of(model), shape_of(model)
+    longest, first = room(objective, shape, plan), opening(objective, model.vocabulary, plan)
+    source = source_room(shape, plan) if in_source(objective, plan) else None
+    if stride is None:
+        windows, note = side_by_side(documents, longest, first), cut_note(longest, first)
+    elif not 1 <= stride <= longest - first:
+        raise UserError(
+            f"stride={stride} does not fit: a window of this model scores at most {longest - first} tokens of text, so "
+            f"give 1 to {longest - first}"
+        )
+    elif plan in FORWARD:
+        windows, note = behind(documents, longest, stride, source, first), window_note(longest, stride, plan, source)
+    else:
+        windows, note = between(documents, longest, stride), window_note(longest, stride, plan, None)
+    return windows, note if len(windows) > len(documents) - 1 else ""
+
+
+def _drawn(n: int, limit: int, seed: int) -> np.ndarray:
+    """`limit` of n numbers, without replacement."""
+    return keyed.permuted(np.arange(min(limit, n)), n, keyed.row_keys(seed, 0, 0, "sample"))
+
+
+def _positions(windows: Windows, number: np.ndarray) -> np.ndarray:
+    """Where the scored tokens of these numbers (ascending) stand in the token array."""
+    first = np.cumsum(windows.scored)
+    w = np.searchsorted(first, number, "right")
+    return (windows.begin + windows.skip)[w] + number - (first - windows.scored)[w]
+
+
+def _queries(text: Text, windows: Windows, sample: np.ndarray | None, closes: bool) -> Iterator[tuple[slice, Query]]:
+    """The windows a part at a time; `sample`: the positions (ascending) that alone are asked; None = all."""
+    part = np.cumsum(windows.length) // PART
+    cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(windows)]
+    for begin, end in itertools.pairwise(cuts):
+        here = slice(begin, end)
+        query, at = read(text.tokens, windows.take(here))
+        rows = replace(query.rows, ends=query.rows.ends & closes)
+        asked = query.asked if sample is None else query.asked & _among(at, sample)
+        yield here, Query(rows, query.given, asked)
+
+
+def _among(at: np.ndarray, sample: np.ndarray) -> np.ndarray:
+    """(n,) bool: is one of `sample`, which ascends."""
+    return sample[np.minimum(np.searchsorted(sample, at), len(sample) - 1)] == at
+
+
+# ---------------------------------------------------------------- the numbers
+
+
+@dataclass
+class _Sums:
+    """Of each window bits, and how many tokens they belong to; of content tokens nats under model and floor."""
+
+    bits: np.ndarray  # (W,)
+    scored: np.ndarray  # (W,)
+    nats: float = 0.0
+    floor: float = 0.0
+    content: int = 0
+
+
+def _sums(
+    model: Model,
+    plan: Plan,
+    text: Text,
+    windows: Windows,
+    sample: np.ndarray | None,
+    closes: bool,
+    counts: np.ndarray | None,
+    watch: Watch,
+) -> _Sums:
+    sums = _Sums(np.zeros(len(windows)), np.zeros(len(windows), np.int64))
+    stands_for_text = content_tokens(model.vocabulary)
+    floor = np.zeros(model.vocabulary.size) if counts is None else unigram_losses(counts, model.vocabulary)
+    with watch("windows of text", len(windows)) as advance:
+        for here, query in _queries(text, windows, sample, closes):
+            nll, _ = log_losses(model, query, plan=plan)
+            rows, scored = query.rows, ~np.isnan(nll)
+            window = np.concatenate([rows.row, np.arange(len(rows.lengths))])[scored]
+            sums.bits[here] = np.bincount(window, nll[scored] / np.log(2), len(rows.lengths))
+            sums.scored[here] = np.bincount(window, minlength=len(rows.lengths))
+            content = scored[: len(rows.tokens)] & stands_for_text[rows.tokens]
+            sums.nats += float(nll[: len(rows.tokens)][content].sum())
+            sums.floor += float(floor[rows.tokens[content]].sum())
+            sums.content += int(content.sum())
+            advance(len(rows.lengths))
+    return sums
+
+
+def _measure(text: Text, windows: Windows, sums: _Sums, askable: int, sampled: bool, seed: int) -> dict[str, Any]:
+    """Value, interval and counts. What varies: documents; windows where those are few or only a sample was scored.
+
+    askable  how many tokens the event has, end tokens included
+    """
+    size = np.asarray(text.bytes, np.int64)
+    by_documents = not sampled and len(size) >= FEW
+    if by_documents:
+        measured = ratio(np.bincount(windows.text, sums.bits, len(size)), size, seed)
+        scale = 1.0
+    else:  # bits a token, times tokens a byte
+        some = sums.scored > 0
+        measured = ratio(sums.bits[some], sums.scored[some], seed)
+        scale = askable / int(size.sum())
+    return {
+        "value": measured.value * scale,
+        "interval": None if measured.interval is None else [bound * scale for bound in measured.interval],
+        "standard_error": None if measured.error is None else measured.error * scale,
+        "interval_over": "documents" if by_documents else "pieces",
+        "counts": {
+            "documents": len(size),
+            "tokens": int(text.documents[-1] - text.documents[0]),
+            "bytes": int(size.sum()),
+            "scored": int(sums.scored.sum()),
+        },
+    }

@@ -1,0 +1,171 @@
+"""lm-eval (EleutherAI) as a customer: every architecture answers its requests (needs the extra `lm-eval`).
+
+    from lm_eval import simple_evaluate
+    from unmask import load
+    from unmask.evaluate.harness import harness
+    simple_evaluate(harness(load("runs/a")), tasks=["blimp"])
+
+or, with lm-eval's own options, `unmask lm-eval run --model unmask --model_args path=runs/a --tasks blimp`.
+
+Log-likelihoods are `evaluate.score`'s, of context and continuation encoded as one string, by the model's plan: for
+masked models and span corruption that is a pseudo-log-likelihood, and the results name it (`get_model_info`). A text
+longer than the model's room is cut into windows, each token scored once; contexts lose their beginning first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unmask.errors import UserError
+from unmask.evaluate.base import Model, objective_of, shape_of, tokenizer_of
+from unmask.evaluate.generate import Sampling, generations
+from unmask.evaluate.items import Events, scored, shortened
+from unmask.evaluate.plans import plan_of
+from unmask.evaluate.watch import Watch, shown
+from unmask.objectives.base import Plan
+
+NAME = "unmask"
+"""What `lm_eval --model` calls it."""
+NEW_TOKENS = 256
+"""Tokens written where a task does not say how many (lm-eval's own default)."""
+
+
+FRAME = 5
+"""Control tokens that may stand around a prompt, and one to spare where a shortened text is cut otherwise."""
+
+
+class Answers:
+    """What lm-eval asks of a model. `harness` joins it with lm-eval's base class."""
+
+    def __init__(self, model: Model, plan: Plan | None = None, watch: Watch = shown) -> None:
+        super().__init__()
+        self.model, self.watch = model, watch
+        self.plan = plan_of(objective_of(model), plan)
+        self.events = Events()
+        self.shortened = 0
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(log p(continuation | context), whether each of its tokens is the likeliest) of each request."""
+        asked, texts = ([str(r.args[k]) for r in requests] for k in (0, 1))
+        contexts = [shortened(self.model, self.plan, c, [t]) for c, t in zip(asked, texts, strict=True)]
+        self.shortened += sum(len(a) < len(b) for a, b in zip(contexts, asked, strict=True))
+        scores = scored(self.model, texts, contexts, plan=self.plan, watch=self.watch, what="requests")
+        return [(s.logprob, s.greedy) for s in self.events.see(scores)]
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """log p(text) of each request, without the end of the document."""
+        texts = [str(r.args[0]) for r in requests]
+        scores = scored(self.model, texts, plan=self.plan, watch=self.watch, what="texts")
+        return [s.logprob for s in self.events.see(scores)]
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Continuations up to each request's stop strings; equal settings are decoded together.
+
+        A prompt that leaves too little room for its answer loses its beginning.
+        """
+        out: dict[int, str] = {}
+        groups: dict[str, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault(repr(sorted(request.args[1].items())), []).append(i)
+        for which in groups.values():
+            settings = Settings.of(requests[which[0]].args[1])
+            prompts = [self._shortened(str(requests[i].args[0]), settings.tokens) for i in which]
+            written = generations(self.model, prompts, settings.tokens, settings.sampling, settings.stop)
+            out |= {i: g.text for i, g in zip(which, written, strict=True)}
+        return [out[i] for i in range(len(requests))]
+
+    def _shortened(self, prompt: str, tokens: int) -> str:
+        """The end of a prompt that leaves room for `tokens`, or at least half of the model's for the prompt."""
+        shape = shape_of(self.model)
+        keep = max((shape.source or max(shape.stream - tokens, shape.stream // 2)) - FRAME, 1)
+        begin = tokenizer_of(self.model).encode_aligned([prompt])[0].begin
+        self.shortened += len(begin) > keep
+        return prompt if len(begin) <= keep else prompt[int(begin[-keep]) :]
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval writes beside the results: by which plan, and of which event, log-probabilities are."""
+        found = {"objective": objective_of(self.model).type, **self.events.named(), "plan": self.plan}
+        return {f"unmask_{k}": v for k, v in {**found, "shortened_contexts": self.shortened}.items()}
+
+    @property
+    def tokenizer_name(self) -> str:
+        return f"unmask-{tokenizer_of(self.model).fingerprint}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A request's gen_kwargs."""
+
+    stop: tuple[str, ...]
+    tokens: int
+    sampling: Sampling
+
+    @staticmethod
+    def of(asked: dict[str, Any]) -> Settings:
+        """do_sample=False (the default) is greedy, whatever the temperature says, as in lm-eval's own models."""
+        until = asked.get("until") or ()
+        stop = (until,) if isinstance(until, str) else tuple(until)
+        tokens = int(
+            next((asked[k] for k in ("max_gen_toks", "max_new_tokens", "max_tokens") if k in asked), NEW_TOKENS)
+        )
+        temperature = float(asked.get("temperature") or 0.0)
+        sampled = asked.get("do_sample", temperature > 0)
+        sampling = Sampling(
+            (temperature or 1.0) if sampled else 0.0, int(asked.get("top_k") or 0), float(asked.get("top_p") or 1.0)
+        )
+        return Settings(stop, tokens, sampling)
+
+
+def harness(model: Model, plan: Plan | None = None, watch: Watch = shown) -> Any:
+    """A model as an `lm_eval.api.model.LM`."""
+    return _joined()(model, plan, watch)
+
+
+def register(load: Callable[[str], Model]) -> None:
+    """Make `--model unmask --model_args path=RUN[,plan=PLAN]` known to lm-eval; `load` opens a path."""
+    base = _joined()
+    from lm_eval.api.registry import MODEL_REGISTRY, register_model
+    from lm_eval.utils import simple_parse_args_string
+
+    if NAME in MODEL_REGISTRY:
+        return
+
+    @register_model(NAME)
+    class Opened(base):  # type: ignore[misc, valid-type]
+        @classmethod
+        def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Any:
+            return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+        @classmethod
+        def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
+            given = dict(arg_dict)
+            path, plan = given.pop("path", None), given.pop("plan", None)
+            if path is None or given:
+                wrong = f", not {next(iter(given))}" if given else ""
+                raise UserError(f"--model {NAME} takes --model_args path=RUN (and plan=PLAN){wrong}")
+            return cls(load(str(path)), plan)
+
+
+def command(load: Callable[[str], Model], arguments: Sequence[str]) -> None:
+    """lm-eval's command line, with our models."""
+    register(load)
+    from lm_eval.__main__ import cli_evaluate
+
+    before = sys.argv
+    sys.argv = ["unmask lm-eval", *arguments]
+    try:
+        cli_evaluate()
+    finally:
+        sys.argv = before
+
+
+def _joined() -> type:
+    """lm-eval's base class, answered by `Answers`."""
+    try:
+        from lm_eval.api.model import LM
+    except ImportError as error:
+        raise UserError("lm-eval is not installed: pip install 'unmask[lm-eval]'") from error
+    return type("Harness", (Answers, LM), {})

@@ -1,0 +1,226 @@
+"""What suites over items (pairs, gaps, questions) share: their options, their files, and how texts are scored.
+
+An item's file is JSON lines, one item a line. Texts are scored a part at a time, so memory does not grow with
+their number, and no result depends on the order or the number of the texts in a part.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask import keyed
+from unmask.errors import UserError, nearest
+from unmask.evaluate.base import Model, objective_of, shape_of, tokenizer_of
+from unmask.evaluate.intervals import Ratio
+from unmask.evaluate.plans import in_source, plan_of, room, source_room
+from unmask.evaluate.score import Score, score
+from unmask.evaluate.watch import Watch, silent
+from unmask.objectives.base import Plan
+
+TIE = 1e-6
+"""Nats a token: summed log-probabilities that differ by less are equal, whatever order they were added up in."""
+PART = 512
+"""Texts that are scored together."""
+ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+"""How the files of items are called in a directory."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a suite measures; each reads what concerns it.
+
+    plan    how texts are scored; None = the model's own
+    limit   at most so many items of a set, drawn by key (bpb: pieces, or sampled tokens); None = all
+    stride  bpb: tokens between two rolling windows; None = pieces side by side
+    seed    of samples and intervals
+    counts  bpb: (V,) unigram counts of the training text
+    watch   shows the progress of long work
+    """
+
+    plan: Plan | None = None
+    limit: int | None = None
+    stride: int | None = None
+    seed: int = 0
+    counts: np.ndarray | None = None
+    watch: Watch = silent
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "stride"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name}={value} must be at least 1")
+
+
+# ---------------------------------------------------------------- files
+
+
+def item_files(path: str | Path, endings: Sequence[str] = ENDINGS) -> list[Path]:
+    """The files of items at a path: itself, or those in a directory by name."""
+    place = Path(path)
+    if place.is_dir():
+        found = sorted(p for p in place.iterdir() if p.is_file() and p.name.endswith(tuple(endings)))
+        if not found:
+            raise UserError(
+                f"{place} holds no {' or '.join(endings[:2])}: give a file of JSON lines, or a folder of them"
+            )
+        return found
+    if not place.exists():
+        raise UserError(f"{place} does not exist: give a file of JSON lines, or a directory of them")
+    return [place]
+
+
+def read_items(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file:line, the item) of each line that is not blank."""
+    try:
+        with gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield f"{file}:{number}", _item(line, f"{file}:{number}")
+    except (OSError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"cannot read {file}: {reason}") from error
+
+
+def _item(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        item = json.loads(line.decode("utf-8-sig"))
+    except ValueError as error:
+        raise UserError(f"{where} is no line of JSON: {error}; write one object a line") from error
+    if not isinstance(item, dict):
+        raise UserError(f"{where} holds no JSON object: write one object a line, with named fields")
+    return item
+
+
+def text_of(item: Mapping[str, Any], key: str, where: str) -> str:
+    """A field that must be a text with something in it."""
+    if key not in item:
+        raise UserError(
+            f"{where} has no '{key}' (it has: {', '.join(map(str, item)) or 'nothing'}){nearest(key, item)}"
+        )
+    value = item[key]
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"{where}: '{key}' must be a text that is not empty, not {json.dumps(value)[:60]}")
+    return value
+
+
+def texts_of(item: Mapping[str, Any], key: str, where: str, least: int = 1) -> tuple[str, ...]:
+    """A field that must be a list of texts."""
+    value = item.get(key)
+    if not isinstance(value, list) or not all(isinstance(v, str) and v.strip() for v in value):
+        raise UserError(f"{where}: '{key}' must be a list of texts that are not empty, not {json.dumps(value)[:60]}")
+    if len(value) < least:
+        raise UserError(f"{where}: '{key}' must hold at least {least} texts; it is {value}")
+    return tuple(value)
+
+
+def sample(n: int, limit: int | None, seed: int, name: str) -> np.ndarray:
+    """(k,) ascending: at most `limit` of n items, a function of the seed and the set's name."""
+    if limit is None or limit >= n:
+        return np.arange(n)
+    key = keyed.row_keys(seed, 0, keyed.purpose(name), "items")
+    return np.sort(keyed.permuted(np.arange(limit), n, key))
+
+
+# ---------------------------------------------------------------- scores
+
+
+def scored(
+    model: Model,
+    texts: Sequence[str],
+    context: Sequence[str] | None = None,
+    only: Sequence[tuple[int, int]] | None = None,
+    plan: Plan | None = None,
+    watch: Watch = silent,
+    what: str = "scoring",
+) -> Iterator[Score]:
+    """`score` of each text, a part at a time."""
+    with watch(what, len(texts)) as advance:
+        for begin in range(0, len(texts), PART):
+            part = slice(begin, begin + PART)
+            yield from score(
+                model,
+                texts[part],
+                None if context is None else context[part],
+                plan,
+                only=None if only is None else only[part],
+            )
+            advance(len(texts[part]))
+
+
+def shortened(model: Model, plan: Plan | None, context: str, texts: Sequence[str]) -> str:
+    """The end of a context that the model has room for before each of the texts; all of it, if that fits.
+
+    What lies farthest from the texts is cut off, where `score` would score them in a window with little context.
+    """
+    objective, shape, tokenizer = objective_of(model), shape_of(model), tokenizer_of(model)
+    plan = plan_of(objective, plan)
+    source = source_room(shape, plan) if in_source(objective, plan) else None
+    most = room(objective, shape, plan) if source is None else source
+    while context:
+        whole = [context + t for t in texts] if source is None else [context]
+        over = max(len(ids) for ids in tokenizer.encode_batch(whole)) - most
+        if over <= 0:
+            break
+        begin = tokenizer.encode_aligned([context])[0].begin
+        context = context[max(int(begin[over]), 1) :] if over < len(begin) else ""
+    return context
+
+
+class Events:
+    """The events of scores as they pass: nearly all have one in common, the rest are shown with their number."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self.plan: Plan | None = None
+        self.start: str | None = None
+        self.merged = 0
+
+    def see(self, scores: Iterable[Score]) -> Iterator[Score]:
+        for s in scores:
+            self.seen[s.event] += 1
+            self.plan, self.start, self.merged = s.plan, s.start, self.merged + s.merged
+            yield s
+
+    def named(self) -> dict[str, Any]:
+        """plan and event, ready for JSON."""
+        (event, _), *others = self.seen.most_common() or [("nothing was scored", 0)]
+        more = {"other_events": dict(others)} if others else {}
+        return {"plan": self.plan, "event": event, "start": self.start, **more}
+
+
+def standing(values: np.ndarray, right: np.ndarray, tolerance: float = 0.0) -> tuple[int, int]:
+    """How many wrong values lie above the best right one, and how many tie with it within `tolerance`.
+
+    >>> standing(np.array([-1.0, -2.0, -2.0, -5.0]), np.array([False, True, False, False]))
+    (1, 1)
+    """
+    best, wrong = values[right].max(), values[~right]
+    tied = np.abs(wrong - best) <= tolerance
+    return int(((wrong > best) & ~tied).sum()), int(tied.sum())
+
+
+def precision(above: np.ndarray | int, tied: np.ndarray | int, k: int = 1) -> np.ndarray:
+    """P@k: the chance that the right one is among the first k, tied ones standing in any order.
+
+    >>> precision(np.array([0, 0, 1]), np.array([0, 1, 0])).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    return np.clip((k - np.asarray(above, np.float64)) / (np.asarray(tied) + 1), 0.0, 1.0)
+
+
+def in_percent(measured: Ratio) -> dict[str, Any]:
+    """A share's value, interval and error, ready for JSON."""
+    interval, error = measured.interval, measured.error
+    return {
+        "value": 100 * measured.value,
+        "interval": None if interval is None else [100 * bound for bound in interval],
+        "standard_error": None if error is None else 100 * error,
+    }

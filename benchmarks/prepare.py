@@ -55,13 +55,12 @@ def main() -> None:
             "target": TARGET,
             "spread": [round(min(ratios), 2), round(max(ratios), 2)],
             "verdict": "met" if statistics.median(ratios) >= TARGET else "missed",
-            "peak_mb": {who: round(max(t["peak_mb"] for t in side)) for who, side in times.items()},
         }
         print(json.dumps(row))
 
 
 def material(folder: Path, megabytes: int) -> tuple[Path, Path]:
-    """So many MB of Wikipedia articles as JSON lines, and a byte-level BPE of 32,000 entries, trained on the first 10 of them."""
+    """So many MB of Wikipedia articles as JSON lines, and a byte-level BPE of 32,000 entries trained on 10 of them."""
     from unmask.config import TokenizerConfig
     from unmask.data.tokenizer import Tokenizer
 
@@ -104,7 +103,7 @@ def ours(text: str, tokenizer: str, out: str) -> dict[str, float]:
     begun = time.perf_counter()
     made = prepare(CorpusConfig(path=text), None, TokenizerConfig(file=tokenizer), Path(out), lambda _: None)
     seconds = time.perf_counter() - begun
-    return {"work": seconds, "tokens": len(made.train.tokens) + len(made.valid.tokens), "peak_mb": peak()}
+    return {"work": seconds, "tokens": len(made.train.tokens) + len(made.valid.tokens)}
 
 
 def theirs(text: str, tokenizer: str, out: str) -> dict[str, float]:
@@ -121,14 +120,7 @@ def theirs(text: str, tokenizer: str, out: str) -> dict[str, float]:
     ids = lines.map(encode, batched=True, num_proc=2, remove_columns=lines.column_names)
     seconds = time.perf_counter() - begun
     tokens = sum(len(column) for batch in ids.with_format("arrow").iter(1000) for column in batch["input_ids"])
-    return {"work": seconds, "tokens": tokens, "peak_mb": peak()}
-
-
-def peak() -> float:
-    """Peak memory of this process (without its children), in MB."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    return {"work": seconds, "tokens": tokens}
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_every_recipe_takes_two_steps(name: str, corpus: Path, tmp_path: Path) -
 def test_an_exported_decoder_continues_as_ours_does(corpus: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from unmask.lm import load
+    from unmask.loading import load
 
     settings = {"budget.steps": 2, **TINY}
     pretrain("decoder-small", out=tmp_path / "run", cache=corpus.parent, corpus=str(corpus), **settings)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unmask.describe import describe
-    from unmask.lm import LM, import_run, load
+    from unmask.lm import LM
+    from unmask.loading import import_run, load
     from unmask.run import evaluate, pretrain, resume_run
 
 __version__ = "0.1.0"
@@ -20,8 +21,8 @@ _HOME = {
     "LM": "unmask.lm",
     "describe": "unmask.describe",
     "evaluate": "unmask.run",
-    "import_run": "unmask.lm",
-    "load": "unmask.lm",
+    "import_run": "unmask.loading",
+    "load": "unmask.loading",
     "pretrain": "unmask.run",
     "resume_run": "unmask.run",
 }

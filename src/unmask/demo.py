@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from unmask.errors import UserError
-from unmask.lm import LM, load
+from unmask.lm import LM
+from unmask.loading import load
 from unmask.run import Run, evaluate, pretrain, read_held_out_text
 
 RECIPES = ("encoder-small", "decoder-small", "prefix-small", "encdec-small")

@@ -29,7 +29,8 @@ from unmask.errors import UserError
 from unmask.evaluate import suites
 from unmask.evaluate.heldout import HeldOut, held_out
 from unmask.evaluate.watch import Watch, silent
-from unmask.lm import LM, load
+from unmask.lm import LM
+from unmask.loading import load
 from unmask.loss import Program, forward_heads
 from unmask.model.spec import flops, parameters
 from unmask.model.transformer import Transformer
@@ -382,5 +383,8 @@ def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], No
     recipe, tokenizer = stored_recipe(out), Tokenizer.load(out / "tokenizer.json")
     text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say)
     if text.directory.name != place.name:
-        raise UserError(f"{title(recipe.corpus)} has changed since {out} was started: restore it, or start a new run")
+        raise UserError(
+            f"{title(recipe.corpus)} has changed since {out} was started, or another version of unmask prepared it: "
+            "restore it, or start a new run"
+        )
     return text

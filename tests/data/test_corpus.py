@@ -220,10 +220,12 @@ def test_content_is_of_bytes_not_of_names(tmp_path: Path) -> None:
 
 
 def peak(path: Path) -> float:
-    """MiB that reading takes beyond what the process had before."""
+    """MiB that reading takes beyond what the process had before (VmHWM: ru_maxrss survives exec)."""
     code = (
-        "import resource, sys\nfrom unmask.config import SourceConfig\nfrom unmask.data.corpus import read\n"
-        "at = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\nbefore = at()\n"
+        "import sys\nfrom pathlib import Path\nfrom unmask.config import SourceConfig\n"
+        "from unmask.data.corpus import read\n"
+        "at = lambda: int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0]) / 1024\n"
+        "before = at()\n"
         "print(sum(len(d.text) for d in read(SourceConfig(path=sys.argv[1], document='line'))), at() - before)"
     )
     result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
@@ -236,5 +238,20 @@ def peak(path: Path) -> float:
 def test_a_long_line_takes_a_few_times_its_length(name: str, tmp_path: Path) -> None:
     line = "never a line end " * (2 << 20)  # 34 MB
     path = written(tmp_path / name, json.dumps({"text": line}) if name.endswith("jsonl") else line)
-    assert peak(path) < 4 * len(line) / 2**20
+    grown = peak(path)
+    assert len(line) / 2**20 < grown < 4 * len(line) / 2**20
     assert texts(path) == texts(path, document="line") == [line]
+
+
+def test_a_large_plain_file_is_parted_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.data.corpus.LARGE", 100_000)
+    monkeypatch.setattr("unmask.data.corpus.STRETCH", 2_000_000)
+    text = "".join(f"line {i} é\n" for i in range(400_000))
+    (tmp_path / "large.txt").write_text(text, encoding="utf-8")
+    counts = Counts()
+    documents = list(read(CorpusConfig(path=str(tmp_path / "large.txt")), counts))
+    assert "".join(d.text for d in documents) == text and 2 <= len(documents) <= 3
+    assert all(d.text.startswith(text.split("\n")[int(d.where.rsplit(":")[-1]) - 1]) for d in documents)
+    assert counts.parted == 1 and "1 plain text file is beyond 64 MB" in " ".join(counts.notes())
+    (whole,) = read(CorpusConfig(path=str(tmp_path / "large.txt"), document="file"))
+    assert whole.text == text

@@ -15,7 +15,8 @@ from unmask.evaluate.base import shape_of
 from unmask.evaluate.generate import generations
 from unmask.evaluate.plans import room
 from unmask.evaluate.suites import encode, evaluate
-from unmask.lm import LM, import_run, load
+from unmask.lm import LM
+from unmask.loading import import_run, load
 from unmask.objectives.base import Shape
 from unmask.train import checkpoint
 

@@ -18,7 +18,8 @@ from unmask.evaluate.base import shape_of
 from unmask.evaluate.generate import generations
 from unmask.evaluate.plans import FORWARD, Query, room
 from unmask.evaluate.score import log_losses, score
-from unmask.lm import LM, load
+from unmask.lm import LM
+from unmask.loading import load
 from unmask.objectives.base import Plan
 
 from .helpers import OBJECTIVES, Stub, model_of, stub_of, tokenizer

@@ -14,7 +14,7 @@ from unmask.batch import Batch
 from unmask.cli import app
 from unmask.errors import UserError
 from unmask.evaluate.inputs import stream_of
-from unmask.lm import import_run, load
+from unmask.loading import import_run, load
 from unmask.model.llama2c import find_llama2c, load_llama2c
 from unmask.run import evaluate
 

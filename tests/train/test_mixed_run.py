@@ -136,3 +136,21 @@ def test_preparing_imports_no_torch(mixture: dict[str, Any]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_source_that_the_datasets_library_loads(mixture: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local directory: no network. Its content, not its place, finds the shards again."""
+    for name in ("HF_HOME", "HF_DATASETS_CACHE"):
+        monkeypatch.setenv(name, str(Path("hub").absolute()))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    Path("table").mkdir()
+    Path("wiki.jsonl").rename("table/wiki.jsonl")
+    books = ["corpus.sources.books.path=books.txt", "corpus.sources.books.document=line"]
+    settings = [*books, "tokenizer.type=byte", "out=there", "--json"]
+    first = unmask("data", "prepare", "corpus.sources.hub=hf:table", *settings)
+    assert first.returncode == 0, first.stderr
+    made = json.loads(first.stdout)
+    assert made["train"]["hub"]["documents"] + made["valid"]["hub"]["documents"] == 80
+    Path("table").rename("moved")
+    again = unmask("data", "prepare", f"corpus.sources.hub=hf:{Path('moved').absolute()}", *settings)
+    assert "re-using the shards in" in again.stderr and json.loads(again.stdout)["directory"] == made["directory"]

@@ -140,7 +140,7 @@ def generate(
     """Continue texts."""
     from unmask.evaluate.base import shape_of
     from unmask.evaluate.generate import Sampling, generations
-    from unmask.lm import load
+    from unmask.loading import load
 
     prompts, lm = list(prompt or [""]), load(run)
     written = generations(lm, prompts, max_tokens, Sampling(temperature, top_k, top_p, seed), stop or [])
@@ -162,7 +162,7 @@ def fill(
     as_json: Json = False,
 ) -> None:
     """Fill the [MASK]s of texts."""
-    from unmask.lm import load
+    from unmask.loading import load
 
     lm = load(run)
     for one in text:
@@ -185,7 +185,7 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Log-probability of texts, with the event it belongs to."""
-    from unmask.lm import load
+    from unmask.loading import load
 
     plan_name: Any = plan
     for one, s in zip(text, load(run).score(text, context=context, plan=plan_name, end=end), strict=True):
@@ -201,7 +201,7 @@ def export(
     run: RunOrDir, directory: Annotated[str, typer.Argument(help="Where to write it.")], as_json: Json = False
 ) -> None:
     """Write a Hugging Face directory, reload it with the common library and compare logits."""
-    from unmask.lm import load
+    from unmask.loading import load
 
     report = load(run).export(directory)
     if as_json:
@@ -224,7 +224,7 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Turn a foreign model into a run directory, which can be scored, sampled, exported and so on."""
-    from unmask.lm import import_run
+    from unmask.loading import import_run
 
     place = import_run(source, run, format, tokenizer)
     if as_json:
@@ -238,7 +238,7 @@ def import_(
 def lm_eval(context: typer.Context) -> None:
     """lm-eval's own command, which knows `--model unmask --model_args path=RUN`: unmask lm-eval run --help"""
     from unmask.evaluate.harness import command
-    from unmask.lm import load
+    from unmask.loading import load
 
     command(load, context.args)
 

@@ -75,7 +75,7 @@ def tokenizer_train(
     from unmask.data.tokenizer import Tokenizer
 
     begun, counts = time.perf_counter(), Counts()
-    tokenizer = Tokenizer.train(config, (d.text for source in sources for d in read(source, counts)))
+    tokenizer = Tokenizer.train(config, (d.text for source in sources for d in read(source, counts)), _say)
     seconds = time.perf_counter() - begun
     if not counts.documents:  # a byte vocabulary needs no text, but a path that holds none is still a mistake
         for source in sources:

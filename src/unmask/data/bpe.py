@@ -205,16 +205,19 @@ class _Learner:
     def _count_all(self, remaining: int) -> None:
         """Pack the living symbols together, and find the commonest pairs with their places."""
         alive = self.symbol != DEAD
+        self.before = self.after = np.empty(0, np.int32)
         self.symbol, self.weight = self.symbol[alive], self.weight[alive]
-        n = len(self.symbol)
-        self.before, self.after = np.arange(-1, n - 1, dtype=np.int32), np.arange(1, n + 1, dtype=np.int32)
-        places = np.flatnonzero((self.symbol[:-1] >= 0) & (self.symbol[1:] >= 0))
-        shift = n.bit_length()
-        assert 2 * len(self.names).bit_length() + shift < 64
+        shift = len(self.symbol).bit_length()
+        assert shift < 31 and 2 * len(self.names).bit_length() + shift < 64
+        places = np.flatnonzero((self.symbol[:-1] >= 0) & (self.symbol[1:] >= 0)).astype(np.int32)
         # Sorting (pair, place) as one number is many times faster than sorting places by pair.
-        packed = (self.symbol[places].astype(np.int64) * len(self.names) + self.symbol[places + 1]) << shift | places
+        packed = self.symbol[places].astype(np.int64)
+        packed *= len(self.names)
+        packed += self.symbol[places + 1]
+        packed <<= shift
+        packed |= places
         packed.sort()
-        places = (packed & ((1 << shift) - 1)).astype(np.int32)
+        places = packed.astype(np.int32) & np.int32((1 << shift) - 1)  # the low bits
         packed >>= shift
         starts = run_starts(packed)
         pairs = packed[starts]
@@ -228,6 +231,8 @@ class _Learner:
         for i in np.flatnonzero(counts >= self.floor):
             a, b = divmod(int(pairs[i]), len(self.names))
             self._push(a, b, int(counts[i]), places[starts[i] : ends[i]].copy())
+        n = len(self.symbol)
+        self.before, self.after = np.arange(-1, n - 1, dtype=np.int32), np.arange(1, n + 1, dtype=np.int32)
 
     def _lower_floor(self, counts: np.ndarray, remaining: int) -> int:
         """Some pairs reach it, but not many more than there are merges to make."""

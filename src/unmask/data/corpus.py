@@ -6,7 +6,7 @@ white space is skipped and counted. `hf:NAME` is loaded by the `datasets` librar
 
 | document   | plain text                            | JSON lines, tables            |
 |------------|---------------------------------------|-------------------------------|
-| auto       | the file                              | each line's or row's text     |
+| auto       | the file; beyond 64 MB, its stretches | each line's or row's text     |
 | file       | the file                              | each line's or row's text     |
 | line       | each line that is not blank           | each line's or row's text     |
 | blank_line | runs of lines without a blank line    | the same inside each text     |
@@ -33,7 +33,7 @@ from unmask.data import segment, spans, tables
 from unmask.data.document import Counts, Document, part, utf8_length, well_formed, without
 from unmask.data.filters import Filter
 from unmask.data.tables import HUB, content_hash
-from unmask.data.textfile import lines, whole_text
+from unmask.data.textfile import blocks, lines, whole_text
 from unmask.errors import UserError, nearest
 
 __all__ = ["Counts", "Document", "content", "files", "read", "utf8_length", "well_formed"]
@@ -42,6 +42,11 @@ JSON_ENDINGS = (".jsonl", ".ndjson")
 TABLE_ENDING = ".parquet"
 ENDINGS = (".txt", *JSON_ENDINGS, TABLE_ENDING)
 """What a directory is searched for, each but tables also with .gz; a file or glob may have any ending."""
+
+LARGE = 64_000_000
+"""Bytes beyond which document=auto parts a plain text file."""
+STRETCH = 16_000_000
+"""Characters of such a part, about: it ends at the end of a block of lines."""
 
 Step = Callable[[Document], Document | None]
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
@@ -188,8 +193,31 @@ def _of_plain_text(path: Path, source: SourceConfig, counts: Counts) -> Iterator
     elif source.document == "regex":
         text = whole_text(*how)
         yield from (Document(text[a:b], f"{path}:{number}") for number, a, b in _between(_pattern(source), text))
+    elif source.document == "auto" and _unpacked_size(path) > LARGE:
+        yield from _stretches(path, blocks(*how), counts)
     else:
         yield Document(whole_text(*how), str(path))
+
+
+def _unpacked_size(path: Path) -> int:
+    """Bytes of text in a file, of a packed one about: English packs to between a half and a third."""
+    return path.stat().st_size * (3 if path.suffix.lower() == ".gz" else 1)
+
+
+def _stretches(path: Path, numbered: Iterable[tuple[int, str]], counts: Counts) -> Iterator[Document]:
+    """A large file in documents of about `STRETCH` characters, so that no more of it is held."""
+    counts.parted += 1
+    run: list[str] = []
+    first, length = 1, 0
+    for number, text in numbered:
+        first = first if run else number
+        run.append(text + "\n")
+        length += len(text) + 1
+        if length >= STRETCH:
+            yield Document("".join(run), f"{path}:{first}")
+            run, length = [], 0
+    if run:
+        yield Document("".join(run), f"{path}:{first}")
 
 
 def _of_records(records: Iterable[Document], source: SourceConfig, counts: Counts) -> Iterator[Document]:

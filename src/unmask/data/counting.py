@@ -66,10 +66,12 @@ def count_words(texts: Iterable[str], cutter: Cutter, say: Say | None = None, mo
     for text in texts:
         counter.add(text)
     counter.flush()
-    for sentence in counter.notes():
-        (say or _to_stderr)(sentence)
+    if counter.sampled is not None:
+        (say or _to_stderr)(counter.sampled)
     if say is not None:
-        say(f"counted {counter.characters:,} characters, {len(counter.words):,} distinct words{peak_memory()}")
+        if counter.parted:
+            say(f"{counter.parted:,} words longer than {LONGEST} characters were counted in parts")
+        say(f"counted {counter.characters:,} characters, {len(counter.words):,} distinct words")
     return counter.words
 
 
@@ -118,7 +120,7 @@ class _WordCounter:
         self._waiting_cost = self._weighed = self._unweighed = self._cost = 0
         self._threshold = 1  # words seen less often are a sample
         self._round = 0
-        self._parted = 0
+        self.parted = 0
 
     def add(self, text: str) -> None:
         for block in blocks(text):
@@ -160,7 +162,7 @@ class _WordCounter:
 
     def _enter(self, word: str, n: int) -> None:
         if len(word) > LONGEST:
-            self._parted += n
+            self.parted += n
             for part in _parts(word):
                 if part in self.words:
                     self.words[part] += n
@@ -185,15 +187,16 @@ class _WordCounter:
         count = np.maximum(count, self._threshold)[kept].tolist()
         return dict(zip(compress(words, kept.tolist()), count, strict=True))
 
-    def notes(self) -> Iterator[str]:
-        if self._threshold > 1:
-            yield (
-                f"the text has more distinct words than the memory set aside for them ({self._most:,} characters): "
-                f"words seen fewer than {self._threshold:,} times are a sample drawn by hash, each counted as "
-                f"{self._threshold:,}{peak_memory()}"
-            )
-        if self._parted:
-            yield f"{self._parted:,} words longer than {LONGEST} characters were counted in parts"
+    @property
+    def sampled(self) -> str | None:
+        """What was estimated instead of counted."""
+        if self._threshold == 1:
+            return None
+        return (
+            f"the text has more distinct words than the memory set aside for them ({self._most:,} characters): "
+            f"words seen fewer than {self._threshold:,} times are a sample drawn by hash, each counted as "
+            f"{self._threshold:,}{peak_memory()}"
+        )
 
 
 def _alike(chunks: Mapping[str, int]) -> Iterator[tuple[list[str], int]]:

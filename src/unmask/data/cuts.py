@@ -31,7 +31,7 @@ from unmask.data.structure import (
     COLLAPSE,
     DOUBLE,
     MARK,
-    STRIP,
+    STRIPS,
     Spec,
     drops_white_space,
     marks_blanks,
@@ -122,11 +122,9 @@ class Cuts:
         """Of each piece (the text since the blank before, without it): begins the blank behind it no chunk?"""
         if self.family == "pattern" and not self.spreading:
             return [not piece or piece[-1].isspace() for piece in pieces]
-        if self.family == "runs" and not self.spreading:
-            return [not piece or piece[-1] == MARK for piece in pieces]
-        if not self.spreading:
-            return [False] * len(pieces)
         apart = self.family in ("drops", "apart")
+        if not self.spreading:
+            return [not apart and (not piece or piece[-1] == MARK) for piece in pieces]
         return [not ordinary(piece[-1]) if piece else not apart for piece in pieces]
 
     def windows(self, text: str, limit: int) -> Iterator[tuple[int, int]]:
@@ -261,7 +259,7 @@ def _of_blanks(norm: Spec) -> bool:
     if norm["type"] == "Replace":
         return (next(iter(norm["pattern"].values())), norm["content"]) in (
             (" ", MARK),
-            (STRIP, ""),
+            *((strip, "") for strip in STRIPS),
             (COLLAPSE, " "),
             (COLLAPSE, MARK),
             (DOUBLE, MARK * 2),
@@ -271,7 +269,8 @@ def _of_blanks(norm: Spec) -> bool:
 
 def _strips_left(norms: list[Spec]) -> bool:
     return any(
-        (n["type"] == "Strip" and n["strip_left"]) or (n["type"] == "Replace" and n["pattern"] == {"Regex": STRIP})
+        (n["type"] == "Strip" and n["strip_left"])
+        or (n["type"] == "Replace" and n["pattern"].get("Regex") in STRIPS)
         for n in norms
     )
 

@@ -47,6 +47,8 @@ class Counts:
 
     longest: int = field(default=0, compare=False)
     """UTF-8 bytes of the longest document."""
+    parted: int = field(default=0, compare=False)
+    """Plain text files too large to be one document."""
 
     def drop(self, reason: str, number: int = 1) -> None:
         self.filtered[reason] = self.filtered.get(reason, 0) + number
@@ -63,6 +65,11 @@ class Counts:
         if set(self.encodings) - {"utf-8"}:
             each = (f"{name} ({n:,} file{'s' * (n > 1)})" for name, n in sorted(self.encodings.items()))
             notes.append(f"encodings of the files: {', '.join(each)}")
+        if self.parted:
+            notes.append(
+                f"{self.parted} plain text file{'s are' if self.parted > 1 else ' is'} beyond 64 MB and read as documents "
+                "of about 16 MB (document=file keeps a file whole; blank_line or line part it by its own lines)"
+            )
         if self.longest > LONG:
             notes.append(
                 f"the longest document has {self.longest:,} bytes and is held in memory whole, at one to four bytes a "

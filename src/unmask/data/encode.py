@@ -46,9 +46,9 @@ class Encoder:
             self.bare = library(self.cuts.bare)
             self.inner = self.outer if self.cuts.inner is own else self.bare
         self.sizes = byte_sizes(own)
-        vocab = own["model"]["vocab"]
+        self.vocab = own["model"]["vocab"]
         unigram = own["model"]["type"] == "Unigram"
-        self.known = frozenset(p for p, _ in vocab if not p.startswith(SEALED)) if unigram else frozenset()
+        self.known = frozenset(p for p, _ in self.vocab if not p.startswith(SEALED)) if unigram else frozenset()
         self.longest = max(map(len, self.known), default=0)
         if self.cuts is not None:
             self.memo = Memo(self.cuts.glues, self.cuts.ahead, self._encode_chunks)
@@ -156,7 +156,7 @@ class Encoder:
             if end is None and cuts.soft == "bpe":
                 after = None if cuts.hard is None else cuts.hard.search(text, begin + PIECE)
                 stretch = text[begin : len(text) if after is None else after.end()]
-                *ends, end = (begin + e for e in bpe_cuts(stretch, by, self.bare))
+                *ends, end = (begin + e for e in bpe_cuts(stretch, by, self.bare, PIECE))
                 yield from ends
             if end is None:
                 break

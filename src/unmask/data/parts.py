@@ -12,6 +12,7 @@ their disk, three times where two processes join.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import shutil
@@ -19,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unmask.config import CorpusConfig, TokenizerConfig
-from unmask.data.prepare import encode, find, place_of, prepare, require_space, seal
+from unmask.data.prepare import disk_full, encode, find, place_of, prepare, require_space, seal
 from unmask.data.shards import Prepared, Shards, Writer
 from unmask.data.text import Say, Survey, Text
 from unmask.data.tokenizer import Tokenizer
@@ -92,16 +93,19 @@ def _write(text: Text, tokenizer: Tokenizer, place: Path, part: tuple[int, int],
 
 
 def _join(text: Text, tokenizer: Tokenizer, folder: Path, place: Path, n: int, say: Say) -> Prepared:
+    survey = Survey()
     try:
         if not (place / "meta.json").exists():
+            survey = Survey.of(json.loads((folder / "1" / "part.json").read_text(encoding="utf-8")))
             with whole(place) as directory:
-                survey = Survey.of(json.loads((folder / "1" / "part.json").read_text(encoding="utf-8")))
                 require_space(directory, tokenizer, survey)
                 for side, names in zip(("train", "valid"), text.sources, strict=True):
                     _join_side([folder / str(k) / side for k in range(1, n + 1)], directory / side, names, text.kept)
                 seal(directory, tokenizer, place.name, survey, say)
-    except (OSError, UserError):
+    except (OSError, UserError) as error:
         if not (place / "meta.json").exists():  # else the parts were removed by the process that was faster
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise disk_full(place, tokenizer, survey) from error
             raise
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # not empty, or gone already

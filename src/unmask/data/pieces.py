@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from unmask.config import TokenizerConfig
 from unmask.data import unigram_training
 from unmask.data.bpe import Pair, joined, learn_merges
-from unmask.data.counting import Say, characters_of, count_characters, count_words
+from unmask.data.counting import Say, characters_of, count_characters, count_words, peak_memory
 from unmask.data.special import ROLES, sentinel
 from unmask.errors import UserError
 
@@ -76,6 +76,8 @@ def learn(config: TokenizerConfig, texts: Iterable[str], say: Say | None = None)
         built.normalizer = task.normalizer
     built.pre_tokenizer = task.pre_tokenizer
     built.decoder = _decoder(config, split)
+    if say is not None:
+        say(f"learnt {len(learnt.pieces):,} pieces{peak_memory()}")
     return built
 
 

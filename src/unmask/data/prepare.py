@@ -147,7 +147,7 @@ def encode(text: Text, tokenizer: Tokenizer, directory: Path, survey: Survey, pa
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        raise disk_full(directory, tokenizer, survey) from error
+        raise disk_full(directory, tokenizer, survey, part[1]) from error
     finally:
         for writer in writers:
             writer.close()
@@ -234,13 +234,14 @@ def needed(tokenizer: Tokenizer, survey: Survey) -> int:
 
 
 def require_space(directory: Path, tokenizer: Tokenizer, survey: Survey, parts: int = 1) -> None:
+    """For one of so many parts."""
     if shutil.disk_usage(directory).free < needed(tokenizer, survey) // parts:
-        raise disk_full(directory, tokenizer, survey)
+        raise disk_full(directory, tokenizer, survey, parts)
 
 
-def disk_full(directory: Path, tokenizer: Tokenizer, survey: Survey) -> UserError:
+def disk_full(directory: Path, tokenizer: Tokenizer, survey: Survey, parts: int = 1) -> UserError:
     free = shutil.disk_usage(directory).free
     return UserError(
-        f"the disk of {directory.parent} is too full for the shards: about {needed(tokenizer, survey):,} bytes are "
-        f"needed, {free:,} are free; make room or choose another cache directory"
+        f"the disk of {directory.parent} is too full for the shards: about {needed(tokenizer, survey) // parts:,} "
+        f"bytes are needed, {free:,} are free; make room or choose another cache directory"
     )

@@ -295,7 +295,7 @@ def _load(names: Sequence[str], documents: Sequence[str], say: Callable[[str], N
         elif kind in get_args(Kind) and (size.isdecimal() or not size):
             say(f"training {given}")
             settings = {"type": kind, "vocab_size": int(size)} if size else {"type": kind}
-            name, tokenizer = given, Tokenizer.train(TokenizerConfig.model_validate(settings), documents)
+            name, tokenizer = given, Tokenizer.train(TokenizerConfig.model_validate(settings), documents, say)
         else:
             raise UserError(
                 f"no such tokenizer: {given} is neither a file or directory, nor a type to train on the text such as "

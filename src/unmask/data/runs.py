@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tokenizers
 
-from unmask.data.cuts import PIECE, soft_places
+from unmask.data.cuts import soft_places
 
 TRIES = 64
 """Places that are tried in a window before it is made longer."""
@@ -31,7 +31,7 @@ class Ends(NamedTuple):
     ids: list[int]
 
 
-def bpe_cuts(text: str, by: tokenizers.Tokenizer, bare: tokenizers.Tokenizer, size: int = PIECE) -> list[int]:
+def bpe_cuts(text: str, by: tokenizers.Tokenizer, bare: tokenizers.Tokenizer, size: int) -> list[int]:
     """Ends of pieces of about `size` characters; the first is encoded by `by`, the others by `bare`."""
     begins, lasts, length = [0], [Ends("", [])], size
     while True:

@@ -15,10 +15,12 @@ Spec = dict[str, Any]
 """The content of a tokenizer.json."""
 MARK = "▁"
 """How SentencePiece writes a blank."""
-STRIP = r"\A +| +\z"
+STRIP = r"\A +|[ ▁]+\z"
 COLLAPSE = " {2,}"
 DOUBLE = r"\A▁"
 """Patterns of the normaliser that `sentencepiece` builds: blanks at the ends, runs of blanks, a blank in front."""
+STRIPS = (STRIP, r"\A +| +\z")
+"""Ours, and how transformers writes it."""
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 """A byte of a character that the vocabulary lacks."""
 BYTE_VALUE = {c: b for b, c in enumerate(BYTES)}
@@ -142,7 +144,7 @@ _NORMALIZER_LOSSES = {
     "Strip": "white space at the ends is dropped",
     "Nmt": "control characters are dropped",
 }
-_PATTERN_LOSSES = {STRIP: "blanks at the ends are dropped", COLLAPSE: "runs of blanks become one"}
+_PATTERN_LOSSES = {**dict.fromkeys(STRIPS, "blanks at the ends are dropped"), COLLAPSE: "runs of blanks become one"}
 
 
 def losses_of(spec: Spec) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from unmask.config import CorpusConfig, Kind, TokenizerConfig
 from unmask.data.aligned import Aligned, by_bytes, by_characters, by_library, in_original
 from unmask.data.corpus import read, well_formed
+from unmask.data.counting import Say
 from unmask.data.cuts import PIECE, cut
 from unmask.data.encode import Encoder
 from unmask.data.formats import read_tokenizer
@@ -42,6 +43,7 @@ from unmask.data.structure import (
     vocabulary_of,
     with_controls_marked,
 )
+from unmask.data.subword import Segmenter
 from unmask.data.words import Part, WordStarts
 from unmask.errors import UserError
 
@@ -66,11 +68,14 @@ class Tokenizer:
         return Tokenizer, (json.dumps(self.spec, ensure_ascii=False),)
 
     @staticmethod
-    def train(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-        """Learn a vocabulary from texts; the same texts give the same file, whatever the process."""
+    def train(config: TokenizerConfig, texts: Iterable[str], say: Say | None = None) -> Tokenizer:
+        """Learn a vocabulary from texts; the same texts give the same file, whatever the process.
+
+        `say` hears what was counted and what was left out.
+        """
         if config.file is not None:
             return Tokenizer.load(config.file)
-        return Tokenizer(learn(config, map(well_formed, texts)).to_str())
+        return Tokenizer(learn(config, map(well_formed, texts), say).to_str())
 
     @staticmethod
     def load(path: str | Path) -> Tokenizer:
@@ -136,6 +141,14 @@ class Tokenizer:
         """(n,) int32 ids of a prompt in which control strings mean the control tokens: "a [MASK] b"."""
         return np.array(self._marked.encode(well_formed(text), add_special_tokens=False).ids, np.int32)
 
+    def sample(self, text: str, key: int | np.ndarray, alpha: float = 0.1) -> np.ndarray:
+        """(n,) int32 ids of a segmentation drawn by chance: a pure function of text, key (uint64) and alpha.
+
+        It has a probability proportional to its own to the power alpha (Kudo 2018, section 3.3): the smaller alpha,
+        the more varied; with a large one it is `encode`'s. Unigram tokenizers only.
+        """
+        return self._segmenter(well_formed(text), key, alpha)
+
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of ids; bytes that are no UTF-8 become U+FFFD."""
         return str(self._marked.decode([int(i) for i in ids], skip_special_tokens=skip_special))
@@ -182,6 +195,10 @@ class Tokenizer:
     @cached_property
     def _encoder(self) -> Encoder:
         return Encoder(self.spec)
+
+    @cached_property
+    def _segmenter(self) -> Segmenter:
+        return Segmenter(self.spec, self._encoder)
 
     @cached_property
     def _marked(self) -> tokenizers.Tokenizer:
@@ -289,7 +306,7 @@ class Tokenizer:
 
 
 def train_tokenizer(
-    paths: Iterable[str], settings: dict[str, Any], field: str = "text", say: Callable[[str], None] | None = None
+    paths: Iterable[str], settings: dict[str, Any], field: str = "text", say: Say | None = None
 ) -> Tokenizer:
     """Train on files, directories or globs; `settings` are those of `TokenizerConfig`."""
     try:
@@ -298,7 +315,7 @@ def train_tokenizer(
         first = error.errors()[0]
         known = f" Known types: {', '.join(get_args(Kind))}" if first["loc"] == ("type",) else ""
         raise UserError(f"tokenizer {first['loc'][0]}={first['input']!r}: {first['msg']}.{known}") from error
-    return Tokenizer.train(config, (d.text for p in paths for d in read(CorpusConfig(path=p, field=field))))
+    return Tokenizer.train(config, (d.text for p in paths for d in read(CorpusConfig(path=p, field=field))), say)
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -26,6 +26,8 @@ MOST = 4_000_000
 """Cost of the distinct words kept (`counting.MOST`): the tables take 64 bytes a character."""
 SEEDS = 200_000
 """Substrings to start from (sentencepiece takes 1,000,000)."""
+MANY = 4
+"""Of each length, candidates for this many times as many seeds are looked at."""
 STEPS = 2
 """EM steps between two prunings; this and the next three are sentencepiece's."""
 KEEP = 0.75
@@ -86,11 +88,11 @@ class Trainer:
         starts = np.flatnonzero(inside[1:] & ~inside[:-1])
         self.weight = text.weight[starts].astype(np.float64)
         self.blocks = blocks_of(np.flatnonzero(inside[:-1] & ~inside[1:]) - starts)
-        self.node = np.zeros(len(self.symbol), np.int64)  # after each character
+        self.node = np.zeros(len(self.symbol), np.int32)  # after each character
         for block in self.blocks:
             real = slice(len(block.words), None)
             self.node[characters_of_nodes(block, starts)[real]] = np.arange(*block.columns.indices(2**62))[real]
-        self._seed(frequent_substrings(self.symbol, text.weight, min_frequency), seeds, forbidden)
+        self._seed(frequent_substrings(self.symbol, text.weight, min_frequency, MANY * seeds), seeds, forbidden)
 
     @property
     def size(self) -> int:
@@ -268,12 +270,12 @@ class Level:
         return self.places[self.starts[:-1]]
 
 
-def frequent_substrings(symbol: np.ndarray, weight: np.ndarray, least: int) -> list[Level]:
-    """Of 2 to `LONGEST_PIECE` symbols, inside words, at least `least` times.
+def frequent_substrings(symbol: np.ndarray, weight: np.ndarray, least: int, most: int) -> list[Level]:
+    """Of 2 to `LONGEST_PIECE` symbols, inside words, at least `least` times; fewer than `most` of each length.
 
     A substring is frequent only if the one without its last symbol is, so each length extends the one before.
     """
-    places = np.flatnonzero(symbol != EDGE)
+    places = np.flatnonzero(symbol != EDGE).astype(np.int32)
     name = symbol[places].astype(np.int64)
     alphabet = int(symbol.max(initial=0)) + 1
     levels: list[Level] = []
@@ -285,8 +287,10 @@ def frequent_substrings(symbol: np.ndarray, weight: np.ndarray, least: int) -> l
             break
         shift = len(symbol).bit_length()
         # (substring, place) as one number, sorted: groups of equal substrings.
-        packed = np.sort((name * alphabet + following) << shift | places)
-        places, packed = packed & ((1 << shift) - 1), packed >> shift
+        packed = (name * alphabet + following) << shift | places
+        packed.sort()
+        places = (packed & ((1 << shift) - 1)).astype(np.int32)
+        packed >>= shift
         starts = run_starts(packed)
         parent = packed[starts] // alphabet
         counts = np.add.reduceat(weight[places], starts, dtype=np.int64)
@@ -294,6 +298,8 @@ def frequent_substrings(symbol: np.ndarray, weight: np.ndarray, least: int) -> l
         if levels:
             levels[-1].worth[parent[counts == levels[-1].counts[parent]]] = 0
         frequent = counts >= least
+        if len(counts) > most:
+            frequent &= counts > np.partition(counts, len(counts) - most)[len(counts) - most]
         places = places[np.repeat(frequent, sizes)]
         counts, sizes = counts[frequent], sizes[frequent]
         name = np.repeat(np.arange(len(sizes)), sizes)

@@ -10,11 +10,10 @@ A token starts a word if a word, or its blank, begins inside it; the first token
 token is a word by itself. An unknown token starts a word where the tokenizer replaces whole words, and is part of one
 where it replaces characters.
 
-    text      The cat's hat, 北京
-    byte-level  The| cat|'|s| hat|,| |北|京        " " is white space of its own kind only if no word follows it:
-                1   1    1 1 1    1 1 0 1          here it is the blank of 北
+    tokens of "The cat's  hat, 北京"    The| cat|'|s| | hat|,| |北|京
+    a word starts                       1   1    1 1 1 1    1 1 0 1
 
-What counts is what the tokens say: BERT parts snake_case into three words, and no id tells that there was no blank.
+Of the two blanks the second belongs to "hat"; the blank before 北 is a token, and the word starts there. What counts is what the tokens say: BERT parts snake_case into three words, and no id tells that there was no blank.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from unmask.data.words import starts_from_characters
 from unmask.errors import UserError
 
 Message = Mapping[str, np.ndarray]
+_CHUNK = 1 << 20
 
 
 def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, kept: frozenset[str]) -> Encoded:
@@ -152,7 +153,9 @@ def serve() -> None:
     kept = frozenset(json.loads(greeting["kept"].tobytes()))
     while (message := read_message(asked)) is not None:
         try:
-            done = vars(encode_documents(_documents(message), tokenizer, kept))
+            documents = _documents(message)
+            del message
+            done = vars(encode_documents(documents, tokenizer, kept))
             answer = {name: array for name, array in done.items() if array is not None}
         except UserError as error:
             answer = {"error": _bytes(str(error))}
@@ -161,8 +164,8 @@ def serve() -> None:
 
 def _documents(message: Message) -> list[Document]:
     ends = np.cumsum(message["bytes"]).tolist()
-    text = message["text"].tobytes()
-    texts = [text[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)]
+    text = message["text"].data
+    texts = [str(text[a:b], "utf-8") for a, b in zip([0, *ends], ends, strict=False)]
     words, spans = (_inside(message, name, len(texts)) for name in ("words", "spans"))
     return [Document(t, "", w, s) for t, w, s in zip(texts, words, spans, strict=True)]
 
@@ -194,10 +197,11 @@ def read_message(pipe: IO[bytes]) -> dict[str, np.ndarray] | None:
         return None
     message = {}
     for name, kind, shape in json.loads(line):
-        dtype = np.dtype(kind)
-        size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        raw = bytearray(pipe.read(size))
-        if len(raw) < size:
-            return None
-        message[name] = np.frombuffer(raw, dtype).reshape(shape)
+        message[name] = np.empty(shape, kind)
+        raw = message[name].reshape(-1).view(np.uint8)
+        for a in range(0, len(raw), _CHUNK):  # in pieces: a line of 100 MB is held once
+            part = np.frombuffer(pipe.read(min(_CHUNK, len(raw) - a)), np.uint8)
+            if len(part) < min(_CHUNK, len(raw) - a):
+                return None
+            raw[a : a + _CHUNK] = part
     return message

@@ -16,7 +16,7 @@ from unmask import keyed
 from unmask.batch import starts
 from unmask.data.corpus import utf8_length, well_formed
 from unmask.errors import UserError
-from unmask.evaluate.base import Model, objective_of, shape_of, tokenizer_of
+from unmask.evaluate.base import Model, objective_of, release, shape_of, tokenizer_of
 from unmask.evaluate.events import cut_note, event, start_of, window_note
 from unmask.evaluate.heldout import content_tokens, unigram_losses
 from unmask.evaluate.intervals import ratio
@@ -229,6 +229,8 @@ def _sums(
             sums.floor += float(floor[rows.tokens[content]].sum())
             sums.content += int(content.sum())
             advance(len(rows.lengths))
+            if here.stop < len(windows):
+                release()
     return sums
 
 

@@ -22,6 +22,7 @@ from unmask.evaluate.base import (
     device_of,
     evaluating,
     objective_of,
+    release,
     shape_of,
     states_of,
     token_losses,
@@ -35,7 +36,7 @@ from unmask.train.devices import to_device
 
 BATCH_TOKENS = 4096
 """Tokens of one forward pass, about."""
-PART = 1 << 20
+PART = 1 << 18
 """Characters of the texts that are encoded and scored together; memory grows with the scores alone beyond that."""
 
 
@@ -107,7 +108,9 @@ def score(
     tokenizer, bos = tokenizer_of(model), start_of(model, plan)
     start = None if bos is None else tokenizer.token(bos)
     found: list[Score] = []
-    for part in _parts(texts, contexts):
+    for number, part in enumerate(_parts(texts, contexts)):
+        if number:
+            release()
         encoded = _encode(tokenizer, contexts[part], texts[part], None if spans is None else spans[part])
         found += _scores(model, plan, encoded, end, start, batch_tokens)
     return found

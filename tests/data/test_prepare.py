@@ -322,7 +322,6 @@ def test_d20_a_gigabyte_of_text_in_half_a_gigabyte_of_memory(shared_data: Path, 
                 break
     del texts
     made = measured(tmp_path / "c.jsonl", tmp_path / "cache", f"tokenizer.file={tmp_path / 't.json'}")
-    print(made)
     assert made["peak"] < 500
 
 
@@ -334,5 +333,4 @@ def test_one_line_of_100_mb_passes(shared_data: Path, tmp_path: Path) -> None:
     line = " ".join(texts).replace("\n", " ").encode("ascii", "replace")[:100_000_000]
     (tmp_path / "line.txt").write_bytes(line)
     made = measured(tmp_path / "line.txt", tmp_path / "cache", f"tokenizer.file={tmp_path / 't.json'}")
-    print(made)
-    assert made["train"][""]["documents"] == 1 and made["peak"] < 1000
+    assert made["train"][""]["documents"] == 1 and made["peak"] < 800

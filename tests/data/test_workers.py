@@ -47,14 +47,15 @@ def tokenizer() -> Tokenizer:
 
 @pytest.mark.parametrize("kept", [frozenset(), frozenset({"sentence"}), EVERYTHING], ids=lambda k: "+".join(sorted(k)))
 def test_a_process_answers_what_is_encoded_here(tokenizer: Tokenizer, kept: frozenset[str]) -> None:
-    batches = [documents(), documents()[:1], documents()[4:], [], [Document("", "")]]
+    expected = [documents(), documents()[:1], documents()[4:], [], [Document("", "")]]
+    batches = [list(batch) for batch in expected]
     workers = Workers(tokenizer, kept, 2)
     try:
         answers = list(ahead(workers, batches, len, 4))
     finally:
         workers.close()
     assert all(process.returncode is not None for process in workers.processes)
-    for batch, answer in zip(batches, answers, strict=True):
+    for batch, answer in zip(expected, answers, strict=True):
         assert same(answer, encode_documents(batch, tokenizer, kept))
 
 
@@ -83,7 +84,9 @@ def test_a_process_that_was_killed_is_one_sentence(tokenizer: Tokenizer) -> None
         process.kill()
         process.wait()
     with pytest.raises(UserError, match=r"was ended by something else \(exit code -9\), perhaps for want of memory"):
-        list(ahead(workers, [documents()] * 9, len, 20))  # nobody waits for a process that never comes back
+        list(
+            ahead(workers, [documents() for _ in range(9)], len, 20)
+        )  # nobody waits for a process that never comes back
     workers.close()
 
 

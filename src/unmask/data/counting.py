@@ -14,11 +14,11 @@ text gives the same words.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import compress, islice
 
 import numpy as np
 
@@ -39,8 +39,6 @@ LONGEST = 256
 """Characters of a word or a run of white space; longer ones (text without blanks) are counted in parts."""
 LONGEST_CHUNK = 4096
 """Characters of a chunk, so that text without blanks does not wait whole."""
-BATCH = 1 << 17
-"""Words hashed at once."""
 _ODD = 0x9E3779B97F4A7C15
 
 # White space as the library sees it; Python also counts the separators \x1c to \x1f. BERT's normaliser drops three of
@@ -100,7 +98,7 @@ def blocks(text: str, limit: int = BLOCK) -> Iterator[str]:
 
 
 def peak_memory() -> str:
-    """ ", peak memory 123 MB" of this process so far; "" where the system does not tell."""
+    """The end of a sentence, such as ", peak memory 123 MB" (of this process so far); empty where no system tells."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -114,13 +112,12 @@ class _WordCounter:
 
     def __init__(self, cutter: Cutter, most: int) -> None:
         self.words: dict[str, int] = {}
-        self.characters = 0
+        self.characters = self.parted = 0
         self._cutter, self._most = cutter, most
         self._waiting: Counter[str] = Counter()
         self._waiting_cost = self._weighed = self._unweighed = self._cost = 0
         self._threshold = 1  # words seen less often are a sample
         self._round = 0
-        self.parted = 0
 
     def add(self, text: str) -> None:
         for block in blocks(text):
@@ -134,7 +131,7 @@ class _WordCounter:
         """Chunks new since the last weighing are the last of the dictionary."""
         self._unweighed = 0
         new = len(self._waiting) - self._weighed
-        self._waiting_cost += sum(map(len, islice(reversed(self._waiting), new))) + EACH * new
+        self._waiting_cost += sum(map(len, itertools.islice(reversed(self._waiting), new))) + EACH * new
         self._weighed += new
         if self._waiting_cost > min(WAITING, self._most):
             self.flush()
@@ -156,7 +153,7 @@ class _WordCounter:
                 done += len(chunks)
                 if self._threshold > threshold:  # what waits is drawn by the new one
                     break
-            waiting = dict(islice(waiting.items(), done, None))
+            waiting = dict(itertools.islice(waiting.items(), done, None))
         self._waiting = Counter()
         self._waiting_cost = self._weighed = 0
 
@@ -182,10 +179,10 @@ class _WordCounter:
         words = list(counts)
         count = np.fromiter(counts.values(), np.int64, len(words))
         key = row_keys(0, self._round, 0, "words")
-        chance = np.concatenate([uniform(key, _hashes(words[a : a + BATCH])) for a in range(0, len(words), BATCH)])
+        chance = uniform(key, _hashes(words))
         kept = chance * self._threshold < count  # certain for counts from the threshold on
         count = np.maximum(count, self._threshold)[kept].tolist()
-        return dict(zip(compress(words, kept.tolist()), count, strict=True))
+        return dict(zip(itertools.compress(words, kept.tolist()), count, strict=True))
 
     @property
     def sampled(self) -> str | None:
@@ -221,6 +218,13 @@ def _alike(chunks: Mapping[str, int]) -> Iterator[tuple[list[str], int]]:
 
 def _hashes(words: list[str]) -> np.ndarray:
     """(W,) uint64: Σ code point × odd constant ** position, the same everywhere. None of the words is empty."""
+    ends = np.cumsum(np.fromiter(map(len, words), np.int64, len(words)))
+    cuts = np.searchsorted(ends, np.arange(BLOCK, ends[-1], BLOCK))  # about a block's characters at once
+    bounds = np.unique([0, *cuts.tolist(), len(words)]).tolist()
+    return np.concatenate([_hashes_at_once(words[a:b]) for a, b in itertools.pairwise(bounds)])
+
+
+def _hashes_at_once(words: list[str]) -> np.ndarray:
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     starts = np.cumsum(lengths) - lengths
     place = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)

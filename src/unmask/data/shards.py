@@ -199,7 +199,7 @@ class Encoded:
 
     length: np.ndarray  # (D,) int64 tokens of each
     bytes: np.ndarray  # (D,) int64 UTF-8 bytes of each
-    ids: np.ndarray  # (N,) int32
+    ids: np.ndarray  # (N,) of any integer type
     word: np.ndarray | None = None  # (N,) bool
     sentence: np.ndarray | None = None  # (N,) bool
     spans: np.ndarray | None = None  # (S, 2) int64 into ids
@@ -254,8 +254,7 @@ class Writer:
         for a, b in _chunks(len(other)):
             self._append("documents", other.documents[a + 1 : b + 1] + begin)
             self._append("bytes", other.bytes[a:b])
-        for a, b in _chunks(len(other.tokens)):
-            self._ids(other.tokens[a:b])
+        self._ids(other.tokens)
         for source in other.sources:
             self.held[source.name] += source.documents
 
@@ -274,8 +273,9 @@ class Writer:
                 file.close()
 
     def _ids(self, ids: np.ndarray) -> None:
-        self._append("tokens", ids.astype(self.dtype, copy=False))
-        self.counts += np.bincount(ids, minlength=len(self.counts))
+        for a, b in _chunks(len(ids)):
+            self._append("tokens", ids[a:b].astype(self.dtype, copy=False))
+            self.counts += np.bincount(ids[a:b], minlength=len(self.counts))
         self.total += len(ids)
 
     def _append(self, name: str, array: np.ndarray) -> None:

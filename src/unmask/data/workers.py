@@ -26,7 +26,7 @@ from unmask.batch import starts
 from unmask.data.document import Document, utf8_length
 from unmask.data.marks import tokens_of
 from unmask.data.sentences import sentence_starts
-from unmask.data.shards import Encoded
+from unmask.data.shards import Encoded, dtype_of
 from unmask.data.tokenizer import Tokenizer
 from unmask.data.words import starts_from_characters
 from unmask.errors import UserError
@@ -37,14 +37,14 @@ _CHUNK = 1 << 20
 
 def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, kept: frozenset[str]) -> Encoded:
     """Ids, and of the inside what is `kept` (`marks.NEEDS`)."""
-    texts = [document.text for document in documents]
+    texts, dtype = [document.text for document in documents], dtype_of(tokenizer.vocabulary.size)
     sizes = np.array([utf8_length(text) for text in texts], np.int64)
     if not kept:
         ids = tokenizer.encode_batch(texts)
-        return Encoded(np.array([len(i) for i in ids], np.int64), sizes, _joined(ids, np.int32))
+        return Encoded(np.array([len(i) for i in ids], np.int64), sizes, _joined(ids, dtype))
     aligned = tokenizer.encode_aligned(texts)
     length = np.array([len(a.ids) for a in aligned], np.int64)
-    start, ids_ = starts(length), _joined([a.ids for a in aligned], np.int32)
+    start, ids_ = starts(length), _joined([a.ids for a in aligned], dtype)
     word = tokenizer.words(ids_, start) if "word" in kept else None
     sentence = np.zeros(start[-1], bool) if "sentence" in kept else None
     spans = []
@@ -61,14 +61,17 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, kept: 
 
 
 def _joined(arrays: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
-    return np.concatenate(arrays).astype(dtype, copy=False) if len(arrays) else np.zeros(0, dtype)
+    return np.concatenate([array.astype(dtype, copy=False) for array in arrays] or [np.zeros(0, dtype)])
 
 
 # ---------------------------------------------------------------- the caller's side
 
 
 class Workers:
-    """`workers(documents)` encodes in a free process; as many threads may call it as there are processes."""
+    """`workers(documents)` encodes in a free process; as many threads may call it as there are processes.
+
+    The list is emptied: the process has the documents now, and nobody holds a long one twice.
+    """
 
     def __init__(self, tokenizer: Tokenizer, kept: frozenset[str], number: int) -> None:
         # The same modules are found from anywhere, and none in the directory that the user happens to be in.
@@ -87,11 +90,12 @@ class Workers:
                 write_message(process.stdin, greeting)
             self.free.put(process)
 
-    def __call__(self, documents: Sequence[Document]) -> Encoded:
+    def __call__(self, documents: list[Document]) -> Encoded:
         process = self.free.get()
         assert process.stdin is not None and process.stdout is not None
         try:
             write_message(process.stdin, _request(documents))
+            documents.clear()
             answer = read_message(process.stdout)
         except OSError:  # a broken pipe
             answer = None
@@ -156,6 +160,7 @@ def serve() -> None:
             documents = _documents(message)
             del message
             done = vars(encode_documents(documents, tokenizer, kept))
+            del documents
             answer = {name: array for name, array in done.items() if array is not None}
         except UserError as error:
             answer = {"error": _bytes(str(error))}

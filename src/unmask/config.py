@@ -6,9 +6,10 @@ the objective (`unmask.objectives`), and a whole recipe in `unmask.recipe`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Strict(BaseModel):
@@ -41,8 +42,8 @@ class SourceConfig(Strict):
     """A .txt, .jsonl or .parquet file (the first two also .gz), a directory of them, or a glob; or hf:NAME or
     hf:NAME:CONFIG, which the `datasets` library loads (NAME may be a local directory)."""
     document: Literal["auto", "file", "blank_line", "line", "regex"] = "auto"
-    """What one document is. auto: the file for .txt (beyond 64 MB, stretches of about 16 MB of it), one line for .jsonl,
-    one row for .parquet and hf:."""
+    """What one document is. auto: the file for .txt (beyond 64 MB, stretches of about 16 MB of it), one line for
+    .jsonl, one row for .parquet and hf:."""
     separator: str | None = None
     """With document=regex: the pattern that parts two documents."""
     field: str = "text"
@@ -82,7 +83,7 @@ class CorpusConfig(SourceConfig):
     """Where text comes from: one source (`path` and the settings of `SourceConfig`), or a mixture (`sources`)."""
 
     sources: dict[str, SourceConfig] = {}
-    """A mixture's sources by name; a path alone stands for a source."""
+    """A mixture's sources by name; a path alone stands for a source. Settings beside it are the sources' defaults."""
     mix: Literal["proportional", "weight", "temperature"] = "proportional"
     """How a mixture's sources share the samples. proportional: by their number of samples n, as if concatenated.
     weight: by `weight`. temperature: by n ** (1 / temperature) (Xue et al. 2021, section 3.1)."""
@@ -91,10 +92,15 @@ class CorpusConfig(SourceConfig):
     valid_fraction: float = Field(0.05, ge=0, lt=1)
     """Share held out, of every source, when no `valid` is given."""
 
-    @field_validator("sources", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _path_alone(cls, value: Any) -> Any:
-        return {k: {"path": v} if isinstance(v, str) else v for k, v in value.items()} if value else value
+    def _settings_of_sources(cls, values: Any) -> Any:
+        """A path alone stands for a source, and what is set beside `sources` holds for each that does not say it."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("sources"), Mapping):
+            return values
+        shared = {k: v for k, v in values.items() if k in SourceConfig.model_fields and k not in ("path", "weight")}
+        sources = {k: {"path": v} if isinstance(v, str) else v for k, v in values["sources"].items()}
+        return {**values, "sources": {k: {**shared, **v} if isinstance(v, Mapping) else v for k, v in sources.items()}}
 
     @model_validator(mode="after")
     def _one_or_many(self) -> CorpusConfig:

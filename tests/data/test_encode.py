@@ -244,7 +244,7 @@ def test_long_runs_are_cut_without_changing_an_id(
     all_kinds: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encode, "PIECE", 400)
-    learnt = [*runs_of(3000).values()]
+    learnt = [text for run, text in runs_of(3000).items() if run != "one letter"]
     by_letters = Tokenizer.train(TokenizerConfig(vocab_size=900, sentinels=0), learnt)
     pieces = Tokenizer.train(TokenizerConfig(type="unigram", vocab_size=2500, sentinels=0), learnt)
     kinds = {**all_kinds, "letters": by_letters, "unigram letters": pieces}
@@ -259,8 +259,8 @@ def test_long_runs_are_cut_without_changing_an_id(
             if len(parts) > 4:
                 cut.add((name, run))
     for run in ("one letter", "letters", "DNA", "Han", "syllables", "mixed"):
-        assert ("letters", run) in cut and ("never False", run) in cut, run
-    assert ("unigram letters", "mixed") in cut
+        assert ("letters", run) in cut, run
+    assert {("never False", "one letter"), ("unigram letters", "mixed"), ("bpe {}", "mixed")} <= cut
 
 
 def test_a_wrong_cut_between_letters_is_seen() -> None:
@@ -311,9 +311,9 @@ def test_real_text_is_encoded_as_by_the_library(shared_data: Path) -> None:
     texts = []
     for name in ("enwiki2015/dev.jsonl.gz", "zhwiki/dev.jsonl.gz"):
         with gzip.open(shared_data / name, "rt", encoding="utf-8") as file:
-            texts += [json.loads(line)["text"] for _, line in zip(range(12), file, strict=False)]
+            texts += [json.loads(line)["text"] for _, line in zip(range(6), file, strict=False)]
     texts.append("\n".join(texts))
-    texts.append(re.sub(r"\s", "", texts[-1])[:200_000])
+    texts.append(re.sub(r"\s", "", texts[-1])[:140_000])
     for folder in ("bert-base-uncased", "bert-base-chinese", "gpt2", "t5"):
         tokenizer = Tokenizer.load(shared_data / "tokenizers" / folder)
         whole = tokenizer._encoder.outer

@@ -367,4 +367,7 @@ def test_the_command_line_replaces_a_recipes_mixture_by_a_path_and_a_path_by_a_m
     assert (corpus.path, corpus.sources, corpus.strict) == ("y", {}, True)
     corpus = load_recipe(str(single), ["corpus.sources.b=y"]).corpus
     assert corpus.path == "" and list(corpus.sources) == ["b"]
+    given = ["corpus.strict=true", "corpus.sources.b=y", "corpus.sources.c.path=z", "corpus.sources.c.strict=false"]
+    corpus = load_recipe(str(single), given).corpus
+    assert [s.strict for s in corpus.sources.values()] == [True, False]
     assert list(load_recipe(str(mixture), ["corpus.sources.b=y"]).corpus.sources) == ["a", "b"]

@@ -67,7 +67,21 @@ def test_the_trainer_knows_no_model_and_no_objective() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["data.corpus", "data.tokenizer", "data.shards", "data.loader", "objectives", "cli", "recipe"]
+    "module",
+    [
+        "data.corpus",
+        "data.loader",
+        "data.parts",
+        "data.prepare",
+        "data.report",
+        "data.shards",
+        "data.stats",
+        "data.tokenizer",
+        "data.workers",
+        "objectives",
+        "cli",
+        "recipe",
+    ],
 )
 def test_reading_text_imports_no_torch(module: str) -> None:
     code = f"import sys, unmask.{module}; sys.exit('torch' in sys.modules)"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.data.encode import Encoder
+from unmask.data.structure import MARK
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +56,16 @@ def by_library(encoder: Encoder, text: str, blank: np.ndarray) -> Aligned:
         own = np.array(encoding.ids, np.int32)
         offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) + a
         if strips and a and by is encoder.inner and own.size:  # its blank was dropped, and a blank put in front
-            offsets[0] = a, a + 1 if blank[own[0]] else offsets[0, 1]
+            at = b - len(text[a:b].lstrip(" ")) - 1  # of several, the last
+            offsets[0] = at, at + 1 if blank[own[0]] else offsets[0, 1]
         ids.append(own)
         begin.append(offsets[:, 0])
         end.append(offsets[:, 1])
     found = Aligned(np.concatenate(ids), np.concatenate(begin), np.concatenate(end))
     # The library gives a blank that was put in front the character behind it.
     for k in np.flatnonzero(blank[found.ids]):
-        if not text[found.begin[k] : found.begin[k] + 1].isspace():
+        at = text[found.begin[k] : found.begin[k] + 1]
+        if not at.isspace() and at != MARK:
             found.end[k] = found.begin[k]
     return found
 

@@ -269,8 +269,7 @@ def _of_blanks(norm: Spec) -> bool:
 
 def _strips_left(norms: list[Spec]) -> bool:
     return any(
-        (n["type"] == "Strip" and n["strip_left"])
-        or (n["type"] == "Replace" and n["pattern"].get("Regex") in STRIPS)
+        (n["type"] == "Strip" and n["strip_left"]) or (n["type"] == "Replace" and n["pattern"].get("Regex") in STRIPS)
         for n in norms
     )
 

@@ -67,8 +67,8 @@ class Counts:
             notes.append(f"encodings of the files: {', '.join(each)}")
         if self.parted:
             notes.append(
-                f"{self.parted} plain text file{'s are' if self.parted > 1 else ' is'} beyond 64 MB and read as documents "
-                "of about 16 MB (document=file keeps a file whole; blank_line or line part it by its own lines)"
+                f"{self.parted} plain text file{'s are' if self.parted > 1 else ' is'} beyond 64 MB and read as "
+                "documents of about 16 MB (document=file keeps a file whole; blank_line or line part it by its own lines)"
             )
         if self.longest > LONG:
             notes.append(

@@ -34,6 +34,7 @@ class Ends(NamedTuple):
 def bpe_cuts(text: str, by: tokenizers.Tokenizer, bare: tokenizers.Tokenizer, size: int) -> list[int]:
     """Ends of pieces of about `size` characters; the first is encoded by `by`, the others by `bare`."""
     begins, lasts, length = [0], [Ends("", [])], size
+    looked: list[int] = []  # how far was looked ahead for each cut
     while True:
         begin = begins[-1]
         while begin + length < len(text) and not soft_places(text, begin + length - 1):
@@ -41,7 +42,7 @@ def bpe_cuts(text: str, by: tokenizers.Tokenizer, bare: tokenizers.Tokenizer, si
         window = text[begin : begin + length]
         encoded = (bare if begin else by).encode(window, add_special_tokens=False)
         if begin and not _apart(bare, lasts[-1], _head(window, encoded)):
-            begins, lasts, length = begins[:-1], lasts[:-1], length * 2  # the longer look ahead changed the first token
+            begins, lasts, length = begins[:-1], lasts[:-1], 2 * looked.pop()  # a longer look changed the first token
             continue
         if begin + length >= len(text):
             return [*begins[1:], len(text)]
@@ -50,7 +51,10 @@ def bpe_cuts(text: str, by: tokenizers.Tokenizer, bare: tokenizers.Tokenizer, si
             length *= 2
             continue
         end, last = found
-        begins, lasts, length = [*begins, begin + end], [*lasts, last], size
+        begins.append(begin + end)
+        lasts.append(last)
+        looked.append(length)
+        length = size
 
 
 def spanned(text: str, at: int, known: Collection[str], longest: int, bare: tokenizers.Tokenizer) -> bool:

@@ -184,9 +184,11 @@ def import_run(source: str | Path, run: str | Path, format: str = "hf", tokenize
 def _llama2c(source: Path, tokenizer: str | Path | None) -> LM:
     """A model of llama2.c: [BOS] parts the texts it was trained on, so that is what ends one, too."""
     model, beside = find_llama2c(source)
-    file = tokenizer or beside
-    if file is None:
-        raise UserError(f"no tokenizer lies beside {model}: give its file (tok512.bin, tokenizer.bin or the like)")
+    if tokenizer is None and len(beside) != 1:
+        lie = f"{len(beside)} tokenizers lie" if beside else "no tokenizer lies"
+        those = ", ".join(f.name for f in beside) or "tok512.bin, tokenizer.bin or the like"
+        raise UserError(f"{lie} beside {model}: give its tokenizer's file ({those})")
+    file = tokenizer or beside[0]
     network = load_llama2c(model)
     words = from_llama2c(file)
     vocabulary = replace(words.vocabulary, eos=words.vocabulary.need("bos"))

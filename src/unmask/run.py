@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate import suites
 from unmask.evaluate.heldout import HeldOut, held_out
+from unmask.evaluate.items import Options
 from unmask.evaluate.watch import Watch, silent
 from unmask.lm import LM
 from unmask.loading import load
@@ -352,16 +353,25 @@ def evaluate(
 
     text: what the suite reads; without it bpb takes the run's held-out part, and cloze the battery that is shipped.
     """
-    chosen = suites.suite_of(suite)
+    options = Options(plan, limit, stride, seed, watch=watch)
     lm = load(model) if not isinstance(model, LM) else model
-    place = lm.directory
-    counts, data = None, None
+    chosen, place = suites.checked(lm, suite, options), lm.directory
+    data: Any = None
+    warnings: list[str] = []
     if suite == "bpb" and place is not None and (text is None or (place / "text.json").exists()):
-        own = prepared(place, cache)
-        counts, data = np.asarray(own.train.counts), own.valid if text is None else None
+        try:
+            own = prepared(place, cache)
+        except UserError as error:
+            if text is None:
+                raise
+            warnings.append(f"no unigram floor, which needs the run's own text: {error}")
+        else:
+            options = replace(options, counts=np.asarray(own.train.counts))
+            data = own.valid if text is None else None
     if data is None:
         data = chosen.read(lm, text)
-    return suites.evaluate(lm, suite, data, counts, limit, seed, plan, stride, watch)
+    found = suites.evaluate(lm, suite, data, options)
+    return {**found, "warnings": [*found.get("warnings", ()), *warnings]} if warnings else found
 
 
 def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = None) -> str:

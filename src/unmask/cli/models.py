@@ -122,7 +122,7 @@ def evaluate(
         print(f"warning: {warning}", file=sys.stderr)
     if as_json:
         return emit(result)
-    print("\n".join(lines(result)))
+    print("\n".join(lines({k: v for k, v in result.items() if k != "warnings"})))
 
 
 @app.command()

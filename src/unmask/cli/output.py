@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,8 +22,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value a line.
 
 
 def emit(value: Any) -> None:
-    """One JSON value on a line of stdout."""
-    print(json.dumps(_plain(value), ensure_ascii=False))
+    """One JSON value on a line of stdout; what is no finite number is null, as JSON has no other."""
+    print(json.dumps(_plain(value), ensure_ascii=False, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
@@ -34,4 +35,5 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Iterable):
         return [_plain(v) for v in value]
-    return value.item() if hasattr(value, "item") else value
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

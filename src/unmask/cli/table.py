@@ -7,7 +7,7 @@ from typing import Any
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:
-    """A result's values, then its tables, each under its name; empty ones are left out.
+    """A result's values, then its tables, each under its name; empty ones are left out, but for a missing `value`.
 
     >>> print("\\n".join(lines({"value": 62.5, "sets": [{"set": "a", "value": 75.0}, {"set": "bc", "value": 50.0}]})))
                value  62.50
@@ -20,7 +20,8 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     out: list[str] = []
     tables = {k: v for k, v in result.items() if _is_table(v)}
     for key, value in result.items():
-        if key in tables or value is None or (isinstance(value, (str, Sequence, Mapping)) and not value):
+        empty = (value is None and key != "value") or (isinstance(value, (str, Sequence, Mapping)) and not value)
+        if key in tables or empty:
             continue
         out.append(f"{key:>16}  {_shown(value)}")
     for key, rows in tables.items():

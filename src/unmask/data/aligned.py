@@ -64,8 +64,8 @@ def by_library(encoder: Encoder, text: str, blank: np.ndarray) -> Aligned:
     found = Aligned(np.concatenate(ids), np.concatenate(begin), np.concatenate(end))
     # The library gives a blank that was put in front the character behind it.
     for k in np.flatnonzero(blank[found.ids]):
-        at = text[found.begin[k] : found.begin[k] + 1]
-        if not at.isspace() and at != MARK:
+        under = text[found.begin[k] : found.begin[k] + 1]
+        if not under.isspace() and under != MARK:
             found.end[k] = found.begin[k]
     return found
 

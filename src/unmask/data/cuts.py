@@ -1,32 +1,33 @@
 """Where a text may be cut without changing an id, read off the structure of a tokenizer.json.
 
-At a blank. A chunk is a blank and what follows up to the next one. Its ids are its own, whatever stands beside it, in
-these families (`Cuts.of` answers None for all other files, whose texts stay whole):
+Whether a cut between two characters is harmless is told by their classes, in a table that depends on the family of the
+tokenizer (`Cuts.of` answers None for files of no family, whose texts stay whole):
 
     drops    the pre-tokenizer drops white space first (BERT, words): no token reaches over it
     apart    it keeps every white-space character apart
-    pattern  GPT-2's pattern or its kin: no match goes from another character into white space. Inside a run of
-             white space \\s+(?!\\S) looks ahead, so a blank after white space begins no chunk
-    marks    ▁ parts words (Metaspace)
-    runs     nothing parts words, but no piece holds a ▁ behind another character, so none reaches over a blank
-             (Llama). Runs of ▁ are pieces, so a blank after a blank begins no chunk
+    pattern  GPT-2's pattern or its kin: no match goes from another character into white space, nor from letters into
+             digits or signs. Inside white space \\s+(?!\\S) looks ahead, so there is no cut behind white space
+    marks    ▁ parts words (Metaspace): a cut before a blank, but for runs of blanks
+    runs     nothing parts words, but no piece holds a ▁ behind another character, so none reaches over a blank (Llama)
 
 A normaliser that knows other white space, or looks at grapheme clusters, may make a blank of what stands before a
-blank, or join with it: then only a letter, digit, mark or ordinary sign may stand before a chunk.
+blank, or join with it: then only a letter, digit, mark or ordinary sign may stand before a cut.
 
-Inside a run without blanks. For texts without any, `hard` finds places where the pre-tokenizer cuts in any case, and
-`soft` places in runs of letters, to be confirmed by the encoder.
+For texts without any such place, `soft_places` finds places in runs of letters, to be confirmed by `runs`.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
-from unmask.data.pieces import GPT2_PATTERN, METASPACE_PATTERN
+import numpy as np
+
+from unmask.data.pieces import GPT2_PATTERN, METASPACE_PATTERN, WORD_PATTERN
 from unmask.data.structure import (
     COLLAPSE,
     DOUBLE,
@@ -48,48 +49,72 @@ PIECE = 65_536
 _HARMLESS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled", "Nmt"}
 _SPREADING = {"NFKC", "NFKD", "Precompiled", "Nmt"}
 """Normalisers that make blanks of other characters."""
-_PATTERNS = {
-    GPT2_PATTERN,
-    *(  # cl100k, as in Llama 3; Qwen 2
-        rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-        for digits in ("{1,3}", "")
-    ),
+_CL100K = {  # as in Llama 3; and Qwen 2
+    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    for digits in ("{1,3}", "")
 }
-_LETTERS_STAY = {*_PATTERNS, METASPACE_PATTERN, r"\s"}
-"""Expressions that never cut between letters, three letters behind any sign."""
+_PATTERNS = {GPT2_PATTERN, *_CL100K}
 _AFTER_DROPPING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation", "ByteLevel", "Split"}
 """Steps that look at one word at a time."""
+
+# ---------------------------------------------------------------- classes of characters
+
+ODD, OTHER, LETTER, HAN, DIGIT, SIGN, QUOTE, BLANK, LINE, WHITE, MARKED = range(11)
+"""Invisible or joining; visible, but of no class below; the rest only as far as every version of Unicode and every
+normaliser agree on it: letters, Han letters, ASCII digits, signs, the apostrophe; U+0020, tabs and line ends, what
+perhaps is white space too, ▁."""
+_LETTERS = "A-Za-z\u0410-\u044f\u3041-\u3096\u30a1-\u30fa\uac00-\ud7a3"
+_HAN = "\u4e00-\u9fa5"
+_SIGNS = "!-&(-/:-@[-^`{-~\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
+_IN_LETTERS = re.compile(f"(?<=[{_LETTERS}{_HAN}]{{3}})(?=[{_LETTERS}{_HAN}])")  # behind any contraction such as 'll
 _PREPENDED = frozenset(  # letters that form one grapheme cluster with what follows (UAX 29, Prepend; the rest is Cf)
     map(chr, (0xD4E, 0x111C2, 0x111C3, 0x113D1, 0x1193F, 0x11941, *range(0x11A84, 0x11A8A), 0x11A3A, 0x11D46, 0x11F02))
 )
-_BLANKLIKE = frozenset("▁\ufffd")
-"""Signs that sentencepiece's tables make blanks of."""
-
-_LETTERS = "A-Za-z\u0410-\u044f\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
-"""Letters in every version of Unicode, which no normaliser joins with a neighbour of the same kind."""
-_SIGNS = "!-/:-?\\[-`{-~\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f\n"
-_BEFORE_SIGN = re.compile(f"[{_LETTERS}](?=[{_SIGNS}])")
-_BEFORE_LINE = re.compile(r"[!-~\u3001\u3002\uff0c\u4e00-\u9fa5](?=\n)")
-_BEFORE_HAN = re.compile("[\u4e00-\u9fa5](?=[\u4e00-\u9fa5])|" + _BEFORE_LINE.pattern)
-_IN_LETTERS = re.compile(f"(?<=[{_LETTERS}]{{3}})(?=[{_LETTERS}])")  # behind any contraction such as 'll
+_LAST = 0x40000
+"""Beyond it there are no letters or signs."""
 
 
-@dataclass(frozen=True)
+@lru_cache(maxsize=1)
+def classes() -> np.ndarray:
+    """(0x110000,) uint8 class of each code point."""
+    table = np.full(0x110000, ODD, np.uint8)
+    table[:_LAST] = [OTHER if unicodedata.category(chr(c))[0] in "LMNPS" else ODD for c in range(_LAST)]
+    text = "".join(map(chr, range(0xD800)))
+    for pattern, kind in ((f"[{_LETTERS}]", LETTER), ("[0-9]", DIGIT), (f"[{_SIGNS}]", SIGN), (f"[{_HAN}]", HAN)):
+        table[[m.start() for m in re.finditer(pattern, text)]] = kind
+    table[[c for c in range(0x3100) if chr(c).isspace()]] = WHITE
+    for some, kind in (("'", QUOTE), (" ", BLANK), ("\t\n\r", LINE), (MARK, MARKED), ("\ufffd", ODD)):
+        table[list(map(ord, some))] = kind  # sentencepiece's tables make a blank of U+FFFD
+    for low, high in ((0xFF01, 0xFF1F), (0xAC00, 0xD7A3)):
+        for c in range(low, high + 1):
+            if re.match(f"[{_LETTERS}{_SIGNS}]", chr(c)):
+                table[c] = LETTER if low == 0xAC00 else SIGN
+    table[list(map(ord, _PREPENDED))] = ODD
+    return table
+
+
+def points_of(text: str) -> np.ndarray:
+    """(n,) uint32 code points."""
+    return np.frombuffer(text.encode("utf-32-le"), "<u4")
+
+
+# ---------------------------------------------------------------- cuts
+
+
+@dataclass(frozen=True, eq=False)
 class Cuts:
     """How texts of one tokenizer may be cut."""
 
     family: Family
-    spreading: bool
-    """Its normaliser makes blanks of other characters, or looks at clusters of them."""
+    between: np.ndarray
+    """(121,) bool: may be cut between classes a and b, at 11a + b."""
     ahead: bool
-    """pattern: a blank after white space begins a chunk after all if something visible follows it."""
+    """A blank behind white space may be cut off before something visible."""
     inner: Spec
-    """Encodes a chunk that begins with a blank inside a text."""
+    """Encodes what begins with a blank inside a text."""
     bare: Spec
-    """Encodes what begins inside a run without blanks: nothing is put in front."""
-    hard: re.Pattern[str] | None
-    """Matches the character before a place where the pre-tokenizer cuts in any case."""
+    """Encodes what begins otherwise inside a text: nothing is put in front."""
     soft: Literal["bpe", "unigram"] | None
     """How a cut between letters can be confirmed."""
 
@@ -104,54 +129,53 @@ class Cuts:
         patterns = {p for part in before if (p := _pattern(part)) is not None}
         others = [p for p in before if p["type"] not in ("Metaspace", "ByteLevel", "Digits") and _pattern(p) is None]
         whole_words = model.get("end_of_word_suffix") or model.get("continuing_subword_prefix")
-        letters_stay = family != "drops" and not others and not whole_words and patterns <= _LETTERS_STAY
         soft: Literal["bpe", "unigram"] | None = None
-        if letters_stay:
+        if family != "drops" and not others and not whole_words and patterns <= {*_PATTERNS, METASPACE_PATTERN, r"\s"}:
             soft = "bpe" if model["type"] == "BPE" else "unigram" if model["type"] == "Unigram" else None
         return Cuts(
             family=family,
-            spreading=bool({n["type"] for n in norms} & _SPREADING),
-            ahead=family == "pattern" and len(before) == 1 and not norms,
+            between=_between(family, spec, patterns).reshape(-1),
+            ahead=family == "pattern" and len(before) == 1 and not norms and not patterns & _CL100K,
             inner=spec if _strips_left(norms) else bare,
             bare=bare,
-            hard=_hard(family, spec, patterns),
             soft=soft,
         )
 
-    def glues(self, pieces: Sequence[str]) -> list[bool]:
-        """Of each piece (the text since the blank before, without it): begins the blank behind it no chunk?"""
-        if self.family == "pattern" and not self.spreading:
-            return [not piece or piece[-1].isspace() for piece in pieces]
-        apart = self.family in ("drops", "apart")
-        if not self.spreading:
-            return [not apart and (not piece or piece[-1] == MARK) for piece in pieces]
-        return [not ordinary(piece[-1]) if piece else not apart for piece in pieces]
+    def mask(self, points: np.ndarray) -> np.ndarray:
+        """(n,) bool for code points (n,): a piece may begin here."""
+        kind = classes()[points]
+        may = np.ones(len(points), bool)
+        may[1:] = self.between[kind[:-1] * np.uint8(11) + kind[1:]]
+        if self.ahead and len(points) > 2:
+            white = (kind >= BLANK) & (kind <= WHITE)
+            may[1:-1] |= white[:-2] & (kind[1:-1] == BLANK) & ~white[2:]
+        return may
 
-    def windows(self, text: str, limit: int) -> Iterator[tuple[int, int]]:
-        """[begin, end) of pieces of about `limit` characters, cut at blanks; longer where there are none."""
+    def ends(self, text: str, limit: int) -> Iterator[int]:
+        """Ends of pieces of a text of at most `limit` characters, longer ones where there is no place to cut."""
         begin = 0
         while len(text) - begin > limit:
-            end = _blank(text, begin + limit // 2, begin + limit) or _blank_after(text, begin + limit)
+            end = self._last(text, begin + limit // 2, begin + limit) or self._first(text, begin + limit, limit)
             if end is None:
                 break
-            yield begin, end
+            yield end
             begin = end
-        yield begin, len(text)
+        yield len(text)
 
+    def _last(self, text: str, low: int, high: int) -> int | None:
+        """The last place in [low, high); looked for near the end first."""
+        for start in (max(low, high - 1024), low):
+            found = np.flatnonzero(self.mask(points_of(text[start - 1 : high + 1]))[1:-1])
+            if found.size:
+                return start + int(found[-1])
+        return None
 
-def ordinary(character: str) -> bool:
-    """Does this character stay apart from a blank behind it, whatever the normaliser?"""
-    if " " < character < "\x7f":
-        return True
-    return unicodedata.category(character)[0] in "LMNPS" and character not in _BLANKLIKE and character not in _PREPENDED
-
-
-def last_match(pattern: re.Pattern[str], text: str, begin: int, end: int) -> int | None:
-    """Behind the last match in [begin, end)."""
-    found = None
-    for match in pattern.finditer(text, begin, end):
-        found = match.end()
-    return found
+    def _first(self, text: str, low: int, step: int) -> int | None:
+        for start in range(low, len(text) - 1, step):
+            found = np.flatnonzero(self.mask(points_of(text[start - 1 : start + step + 1]))[1:-1])
+            if found.size:
+                return start + int(found[0])
+        return None
 
 
 def soft_places(text: str, end: int, reach: int = 512) -> list[int]:
@@ -172,22 +196,39 @@ def cut(text: str, limit: int = PIECE) -> Iterator[str]:
     yield text[start:]
 
 
-def _blank(text: str, begin: int, end: int) -> int | None:
-    """The last blank in [begin, end) that an ordinary character stands before."""
-    at = text.rfind(" ", begin, end)
-    while at > 0 and not ordinary(text[at - 1]):
-        at = text.rfind(" ", begin, at)
-    return at if at > 0 else None
-
-
-def _blank_after(text: str, begin: int) -> int | None:
-    at = text.find(" ", begin)
-    while at > 0 and not ordinary(text[at - 1]):
-        at = text.find(" ", at + 1)
-    return at if at > 0 else None
-
-
 # ---------------------------------------------------------------- reading the file
+
+
+def _between(family: Family, spec: Spec, patterns: set[str]) -> np.ndarray:
+    """(11, 11) bool: may be cut between classes [before, behind]."""
+    may = np.zeros((11, 11), bool)
+    signs, letters = [SIGN, QUOTE], [LETTER, HAN]
+    spreading = bool({n["type"] for n in normalizers_of(spec)} & _SPREADING)
+    may[:, BLANK] = True
+    if family == "pattern":
+        may[[BLANK, LINE, WHITE], BLANK] = False
+    elif family in ("marks", "runs"):
+        may[[BLANK, MARKED], BLANK] = False
+    if family in ("drops", "apart") and not spreading:
+        may[:, LINE] = may[LINE] = True
+    if spreading:
+        may[[ODD, BLANK, LINE, WHITE, MARKED]] = False
+    if not all(t["special"] for t in spec["added_tokens"]):
+        return may  # a cut elsewhere might go through one
+    first: Spec = pre_tokenizers_of(spec)[0] if family == "drops" else {"type": ""}
+    bert, words = first["type"] == "BertPreTokenizer", WORD_PATTERN in first.get("pattern", {}).values()
+    if bert or words or family == "pattern" or METASPACE_PATTERN in patterns:
+        may[np.ix_([*letters, DIGIT], signs)] = True
+        if not patterns & _CL100K:  # there a sign may belong to the letters behind it
+            may[np.ix_([SIGN], [*letters, DIGIT])] = True
+    if bert or words:  # signs one by one
+        may[np.ix_(signs, signs)] = True
+    elif family == "pattern" or METASPACE_PATTERN in patterns:
+        may[np.ix_(letters, [DIGIT])] = may[np.ix_([DIGIT], letters)] = True
+        may[[*letters, DIGIT], LINE] = True
+    if bert and any(n.get("handle_chinese_chars") for n in normalizers_of(spec)):
+        may[HAN, [LETTER, DIGIT, SIGN, QUOTE, HAN]] = may[[LETTER, DIGIT, SIGN, QUOTE], HAN] = True
+    return may
 
 
 def _family(spec: Spec) -> Family | None:
@@ -221,25 +262,14 @@ def _by_pattern(before: list[Spec]) -> Literal["apart", "pattern", "marks"] | No
     if first == METASPACE_PATTERN:
         marks = len(rest) == 1 and rest[0]["type"] == "Metaspace" and rest[0]["prepend_scheme"] == "never"
         return "marks" if marks and rest[0]["split"] else None
-    by_bytes = bool(rest) and rest[-1]["type"] == "ByteLevel" and len(rest) == 1
+    by_bytes = len(rest) == 1 and rest[0]["type"] == "ByteLevel"
     if (first == r"\s" or first in _PATTERNS) and (not rest or by_bytes):
         if rest and (rest[0]["use_regex"] or rest[0]["add_prefix_space"]):
             return None
         return "apart" if first == r"\s" else "pattern"
-    # In front of every part that digits leave, not of the text alone, no blank may be put.
+    # No blank may be put in front of every part that digits leave.
     alone = steps[0]["type"] == "ByteLevel" and not rest and not (steps[0]["add_prefix_space"] and len(before) > 1)
     return "pattern" if alone and steps[0]["use_regex"] else None
-
-
-def _hard(family: Family, spec: Spec, patterns: set[str]) -> re.Pattern[str] | None:
-    """What may stand before a place where the pre-tokenizer cuts in any case."""
-    if family == "drops":
-        han = pre_tokenizers_of(spec)[0]["type"] == "BertPreTokenizer"
-        han = han and any(n.get("handle_chinese_chars") for n in normalizers_of(spec))
-        return _BEFORE_HAN if han else _BEFORE_LINE
-    if family == "pattern" or METASPACE_PATTERN in patterns:
-        return _BEFORE_SIGN
-    return _BEFORE_LINE if family == "apart" else None
 
 
 def _pattern(part: Spec) -> str | None:

@@ -1,8 +1,8 @@
 """Text to ids by the library, each distinct chunk once.
 
-Text repeats its words: where `cuts` says that chunks do not depend on their neighbours, a chunk's ids are looked up in
-a memo (`memo`), and the library sees only what was never met. Ids do not depend on what the memo holds. A long text is
-handed over in pieces that are shown to change nothing, also where it has no blank (`runs`).
+Where `cuts` says that chunks of a text do not depend on each other, their ids are looked up in a memo (`memo`), and the
+library sees only what was never met. Ids do not depend on what the memo holds. A long text is handed over in pieces
+that are shown to change nothing, also where it has no blank (`runs`).
 
 Everything runs on one thread, so a process may fork whenever it likes; two cores are used by two processes.
 """
@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tokenizers
 
-from unmask.data.cuts import PIECE, Cuts, last_match, soft_places
-from unmask.data.memo import FIRST, WINDOW, Memo
+from unmask.data.cuts import PIECE, Cuts, soft_places
+from unmask.data.memo import WINDOW, Group, Memo
 from unmask.data.pieces import BYTES
 from unmask.data.runs import bpe_cuts, spanned
 from unmask.data.structure import SEALED, Spec, is_byte_level, normalizers_of, pre_tokenizers_of, sealed, tokens_of
@@ -29,8 +29,6 @@ GROUP = 16 * PIECE
 """Characters of one call: the library needs some 100 bytes for each token of it."""
 Ids = np.ndarray
 """(n,) int32."""
-Group = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Which texts of a list, their ids end to end, how many each has."""
 
 
 class Encoder:
@@ -51,7 +49,7 @@ class Encoder:
         self.known = frozenset(p for p, _ in self.vocab if not p.startswith(SEALED)) if unigram else frozenset()
         self.longest = max(map(len, self.known), default=0)
         if self.cuts is not None:
-            self.memo = Memo(self.cuts.glues, self.cuts.ahead, self._encode_chunks)
+            self.memo = Memo(self._encode_chunks, self.cuts.mask, apart=self.bare is not self.outer)
         self.lock = threading.Lock()
 
     def __call__(self, texts: Sequence[str]) -> list[Ids]:
@@ -61,19 +59,21 @@ class Encoder:
         if not self.lock.acquire(blocking=False):  # another thread is at it, or was when this process was forked
             return [self._whole(text) for text in texts]
         try:
-            return self._looked_up(texts)
+            return self._looked_up(self.cuts, texts)
         finally:
             self.lock.release()
 
     def parts(self, text: str) -> Iterator[tuple[int, int, tokenizers.Tokenizer]]:
         """[begin, end) of consecutive pieces of a text and what encodes each; few are longer than `PIECE`."""
-        if self.cuts is None:
-            yield 0, len(text), self.outer
-            return
-        for begin, end in self.cuts.windows(text, PIECE):
-            by = self.inner if begin else self.outer
+        ends = [len(text)] if self.cuts is None else self.cuts.ends(text, PIECE)
+        for begin, end in itertools.pairwise([0, *ends]):
+            by = self._by(text[begin : begin + 1], begin == 0)
             for a, b in itertools.pairwise([0, *self._inside(text[begin:end], by)]):
                 yield begin + a, begin + b, self.bare if a else by
+
+    def _by(self, character: str, first: bool) -> tokenizers.Tokenizer:
+        """What encodes a piece that begins with this character."""
+        return self.outer if first else self.inner if character == " " else self.bare
 
     def _whole(self, text: str) -> Ids:
         """A text by the library alone."""
@@ -81,46 +81,40 @@ class Encoder:
 
     # ------------------------------------------------------------ chunks
 
-    def _looked_up(self, texts: Sequence[str]) -> list[Ids]:
+    def _looked_up(self, cuts: Cuts, texts: Sequence[str]) -> list[Ids]:
         """Texts by way of the memo, about `WINDOW` characters at once."""
-        assert self.cuts is not None
         found: list[list[Ids]] = [[] for _ in texts]
-        owners: list[int] = []
-        window: list[tuple[str, bool]] = []
-        size = 0
-        for k, text in enumerate(texts):
-            if FIRST in text:
-                found[k].append(self._whole(text))
-                continue
-            for begin, end in self.cuts.windows(text, WINDOW):
-                owners.append(k)
-                window.append((text[begin:end], begin == 0))
-                size += end - begin
-                if size >= WINDOW:
-                    for owner, ids in zip(owners, self.memo(window), strict=True):
-                        found[owner].append(ids)
-                    owners, window, size = [], [], 0
-        if window:
-            for owner, ids in zip(owners, self.memo(window), strict=True):
-                found[owner].append(ids)
-        return [joined(ids) for ids in found]
-
-    def _encode_chunks(self, keys: Sequence[str]) -> Iterator[Group]:
-        """Ids of the memo's keys."""
-        together, inner, outer = [], [], []
-        for k, key in enumerate(keys):
-            if key[:1] == FIRST:
-                outer.append(k)
-            elif self.sizes is None or not key or key[0].isspace() or key[-1].isspace() or len(key) >= PIECE:
-                inner.append(k)
+        for window in _windows(cuts, texts):
+            if len(window[0][1]) > 2 * WINDOW:  # nothing parts it
+                owner, text, first = window[0]
+                ids = [self._long(self._by(text[0], first), text)]
             else:
+                ids = self.memo([(text, first) for _, text, first in window])
+            for (owner, _, _), own in zip(window, ids, strict=True):
+                found[owner].append(own)
+        empty = each(self.outer, [""])[0] if "" in texts else _NONE
+        return [joined(ids) if text else empty for text, ids in zip(texts, found, strict=True)]
+
+    def _encode_chunks(self, chunks: Sequence[str], first: np.ndarray) -> Iterator[Group]:
+        """Ids of the memo's chunks."""
+        together: list[int] = []
+        parted: list[int] = []
+        alone: dict[int, tuple[tokenizers.Tokenizer, list[int]]] = {}
+        for k, (chunk, opens) in enumerate(zip(chunks, first.tolist(), strict=True)):
+            if self.sizes is not None and chunk[0] == " " and _clean(chunk[1:]):
                 together.append(k)
-        yield self._one_by_one(np.array(outer, np.int64), self.outer, [keys[k][1:] for k in outer])
-        yield self._one_by_one(np.array(inner, np.int64), self.inner, [" " + keys[k] for k in inner])
-        at = 0
-        for group in groups([" " + keys[k] for k in together], PIECE):
-            yield self._together(np.array(together[at : at + len(group)]), group)
-            at += len(group)
+            elif self.sizes is not None and self.cuts is not None and self.cuts.ahead and _clean(chunk):
+                parted.append(k)
+            else:
+                by = self._by(chunk[0], opens)
+                alone.setdefault(id(by), (by, []))[1].append(k)
+        for by, which in alone.values():
+            yield self._one_by_one(np.array(which), by, [chunks[k] for k in which])
+        for which, between in ((together, ""), (parted, "\n")):
+            at = 0
+            for group in groups([chunks[k] for k in which], PIECE):
+                yield self._together(np.array(which[at : at + len(group)]), group, between)
+                at += len(group)
 
     def _one_by_one(self, which: np.ndarray, by: tokenizers.Tokenizer, chunks: Sequence[str]) -> Group:
         """Chunks one by one; those that are too long in pieces."""
@@ -132,41 +126,62 @@ class Encoder:
         ends = [0, *self._inside(chunk, by)]
         return joined([each(self.bare if a else by, [chunk[a:b]])[0] for a, b in itertools.pairwise(ends)])
 
-    def _together(self, which: np.ndarray, chunks: list[str]) -> Group:
-        """Chunks end to end in one call, which is twice as fast: the bytes of the tokens say where each ends."""
+    def _together(self, which: np.ndarray, chunks: list[str], between: str) -> Group:
+        """Chunks in one call, which is twice as fast: the bytes of the tokens say where each ends.
+
+        Behind a chunk the next one's blank begins a match of the pattern, and so does a line end, which is one token.
+        """
         assert self.sizes is not None
-        ids = each(self.inner, ["".join(chunks)])[0]
+        ids = each(self.inner, [between.join(chunks)])[0]
         ends = np.cumsum(self.sizes[ids])
-        wanted = np.cumsum([len(c) if c.isascii() else len(c.encode()) for c in chunks])
+        wanted = np.cumsum([len(c.encode()) + len(between) for c in chunks]) - len(between)
         at = np.searchsorted(ends, wanted)
         if ends[-1] != wanted[-1] or (ends[at] != wanted).any():
             return self._one_by_one(which, self.inner, chunks)
-        return which, ids, np.diff(at, prepend=-1)
+        sizes = np.diff(at, prepend=-1)
+        if between:
+            ids = np.delete(ids, at[:-1] + 1)
+            sizes[1:] -= 1
+        return which, ids, sizes
 
-    # ------------------------------------------------------------ runs without blanks
+    # ------------------------------------------------------------ runs without a known cut
 
     def _inside(self, text: str, by: tokenizers.Tokenizer) -> Iterator[int]:
-        """Ends of pieces of a text in which no blank parts anything; one piece where no other cut is known."""
-        begin, cuts = 0, self.cuts
-        while cuts is not None and len(text) - begin > 2 * PIECE:
-            end = None if cuts.hard is None else last_match(cuts.hard, text, begin + PIECE // 2, begin + PIECE)
-            if end is None and cuts.soft == "unigram":
-                places = soft_places(text, begin + PIECE)
-                end = next((p for p in places if not spanned(text, p, self.known, self.longest, self.bare)), None)
-            if end is None and cuts.soft == "bpe":
-                after = None if cuts.hard is None else cuts.hard.search(text, begin + PIECE)
-                stretch = text[begin : len(text) if after is None else after.end()]
-                *ends, end = (begin + e for e in bpe_cuts(stretch, by, self.bare, PIECE))
-                yield from ends
+        """Ends of pieces of a text that no class of characters parts; one piece where no other cut is known."""
+        soft = None if self.cuts is None else self.cuts.soft
+        begin = 0
+        if soft == "bpe" and len(text) > 2 * PIECE:
+            yield from bpe_cuts(text, by, self.bare, PIECE)
+            return
+        while soft == "unigram" and len(text) - begin > 2 * PIECE:
+            places = soft_places(text, begin + PIECE)
+            end = next((p for p in places if not spanned(text, p, self.known, self.longest, self.bare)), None)
             if end is None:
                 break
             yield end
-            begin, by = end, self.bare
-        if begin < len(text) or not text:
-            yield len(text)
+            begin = end
+        yield len(text)
 
 
 _NONE = np.zeros(0, np.int32)
+
+
+def _windows(cuts: Cuts, texts: Sequence[str]) -> Iterator[list[tuple[int, str, bool]]]:
+    """(which text, piece of it, is it the first?) in runs of about `WINDOW` characters; a longer piece stands alone."""
+    window: list[tuple[int, str, bool]] = []
+    size = 0
+    for k, text in enumerate(texts):
+        for begin, end in itertools.pairwise([0, *cuts.ends(text, WINDOW)]):
+            if window and size + end - begin > 2 * WINDOW:
+                yield window
+                window, size = [], 0
+            window.append((k, text[begin:end], begin == 0))
+            size += end - begin
+            if size >= WINDOW:
+                yield window
+                window, size = [], 0
+    if window:
+        yield window
 
 
 def library(spec: Spec) -> tokenizers.Tokenizer:
@@ -217,3 +232,8 @@ def byte_sizes(spec: Spec) -> np.ndarray | None:
     for piece, id_ in tokens.items():
         sizes[id_] = len(piece)
     return sizes
+
+
+def _clean(chunk: str) -> bool:
+    """Begins and ends it with something visible?"""
+    return bool(chunk) and not chunk[0].isspace() and not chunk[-1].isspace() and len(chunk) < PIECE

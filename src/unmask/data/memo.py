@@ -1,14 +1,15 @@
 """A bounded memo from chunks of text to ids, read by whole arrays.
 
-A text is split at blanks (`str.split`), every piece is looked up once, and ids are gathered for a million characters
-at a time:
+Text repeats its words. A window of some hundred thousand characters becomes an array of code points; `cuts` says where
+chunks begin; every chunk gets a 64-bit hash from prefix sums, is found in a hash table, and is compared with what the
+table holds character by character, so that a collision costs time, never an id. Only chunks that were never met are
+encoded, each once.
 
-    "the cat sat, the cat"   pieces   the | cat | sat, | the | cat      each but the first has a blank in front
-                             entries   0     1     2      3     1       the first, without one, is another entry
+    "the cat sat, the cat"   chunks    the | cat| sat|,| the| cat
+                             entries   0    1    2   3  4   1         the first "the", without a blank, is another one
 
-Where a blank begins no chunk ("a  b"), the pieces on its two sides are joined and looked up as one. The memo keeps at
-most about `ENTRIES` chunks of at most `LONGEST` characters (some 60 MB); when it is full, the half that was met most
-often stays, and nothing that was met once.
+Memory is bounded: about `ENTRIES` chunks of at most `LONGEST` characters are kept (some 45 MB). When the memo is full,
+the half that was met most often stays, and nothing that was met once.
 """
 
 from __future__ import annotations
@@ -18,60 +19,48 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-ENTRIES = 1 << 18
+from unmask import keyed
+
+ENTRIES = 1 << 19
 LONGEST = 64
-WINDOW = 1 << 20
+WINDOW = 1 << 18
 """Characters that are looked up at once."""
-FIRST = "\ufdd2"
-"""Stands before the key of a chunk that begins a text and has no blank (a noncharacter, which no text should hold)."""
-_GLUED, _AHEAD, _WHITE, _FIRST = 1, 2, 4, 8
-"""Flags of a piece: the blank behind it begins no chunk; only if white space follows that blank; the piece begins
-with white space or is empty; it begins a text."""
+BETWEEN = "\n"
+"""Stands between the texts of a window, so that none looks at the next one."""
+_BASE = 0x9E3779B97F4A7C15
+"""Of the hash, odd: sum of (point + 1) * base ** place, times base ** -begin, modulo 2 ** 64."""
 
-
-class _Index(dict[str, int]):
-    """Chunk → entry. What was never met gets the next number; what is too long is numbered, but not kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys_: list[str] = []
-
-    def __missing__(self, key: str) -> int:
-        entry = len(self.keys_)
-        self.keys_.append(key)
-        if len(key) <= LONGEST:
-            self[key] = entry
-        return entry
+Group = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Which chunks of a list (k,), their ids end to end, how many each has (k,)."""
+Encode = Callable[[Sequence[str], np.ndarray], Iterable[Group]]
+"""(chunks, does each begin a text? (n,) bool) → their ids."""
 
 
 class Memo:
-    """`memo(segments)`: ids of each (text, does it begin a document?); the others begin with a blank.
+    """`memo(segments)`: ids of each (text, does it begin a document?).
 
-    glues: pieces → of each, begins the blank behind it no chunk? ahead: only if white space follows that blank.
-    encode: keys → (which of them, their ids end to end, how many each has), by groups; a key is a chunk without its
-    blank, or `FIRST` and a chunk without one.
+    mask: code points → where a chunk may begin. apart: are the chunks that begin a text encoded otherwise?
     """
 
-    def __init__(
-        self,
-        glues: Callable[[Sequence[str]], Sequence[bool]],
-        ahead: bool,
-        encode: Callable[[Sequence[str]], Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]],
-    ) -> None:
-        self.glues, self.ahead, self.encode = glues, ahead, encode
+    def __init__(self, encode: Encode, mask: Callable[[np.ndarray], np.ndarray], apart: bool) -> None:
+        self.encode, self.mask, self.apart = encode, mask, apart
+        self.powers: np.ndarray = np.zeros(0, np.uint64)
+        self.inverses: np.ndarray = np.zeros(0, np.uint64)
         self._clear()
 
     def _clear(self) -> None:
-        self.index = _Index()
-        self.flags = np.zeros(1024, np.uint8)
-        self.uses = np.zeros(1024, np.int64)
-        self.begin = np.zeros(1024, np.int64)  # into `ids`
-        self.size = np.full(1024, -1, np.int32)  # -1: not encoded
-        self.ids = np.zeros(4096, np.int32)
-        self.noted = self.filled = 0  # entries with flags; ids that are kept
+        room = ENTRIES + 2 * WINDOW  # a window adds fewer; what is not touched takes no memory
+        self.slots = np.zeros(1 << (2 * room - 1).bit_length(), np.int32)  # entry + 1; 0 = none
+        self.hash = np.zeros(room, np.uint64)
+        self.first = np.zeros(room, bool)  # begins a text
+        self.uses = np.zeros(room, np.int32)
+        self.at, self.length = np.zeros(room, np.int32), np.zeros(room, np.int32)  # in `points`
+        self.begin, self.size = np.zeros(room, np.int32), np.zeros(room, np.int32)  # in `ids`
+        self.points, self.ids = _Pool(np.uint32), _Pool(np.int32)
+        self.count = 0
 
     def __call__(self, segments: Sequence[tuple[str, bool]]) -> list[np.ndarray]:
-        if self.noted > ENTRIES:
+        if self.count > ENTRIES:
             self._forget()
         try:
             return self._window(segments)
@@ -80,111 +69,164 @@ class Memo:
             raise
 
     def _window(self, segments: Sequence[tuple[str, bool]]) -> list[np.ndarray]:
-        pieces: list[str] = []
-        ends: list[int] = []
-        for text, first in segments:
-            own = text.split(" ")
-            if first:
-                own[0] = FIRST + own[0]
-            else:
-                del own[0]
-            pieces += own
-            ends.append(len(pieces))
-        begun = self.noted
-        entry = self._find(pieces)
-        entry, kept = self._glue(pieces, entry)
-        self._encode(entry)
-        sizes = self.size[entry].astype(np.int64)
-        stops = np.cumsum(sizes)
-        ids = self.ids[np.arange(stops[-1] if stops.size else 0) + np.repeat(self.begin[entry] - stops + sizes, sizes)]
-        count = len(self.index.keys_)
-        self.uses[:count] += np.bincount(entry, minlength=count)
-        for i in range(begun, count):
-            if len(self.index.keys_[i]) > LONGEST:
-                self.index.keys_[i] = ""  # it is not kept
-        last = np.searchsorted(kept, ends) - 1  # the last chunk of each segment
-        bounds = [0, *np.append(0, stops)[last + 1].tolist()]
-        return [ids[a:b] for a, b in itertools.pairwise(bounds)]
+        text = BETWEEN.join([*(own for own, _ in segments), ""])
+        points = np.frombuffer(text.encode("utf-32-le"), "<u4")
+        stop = np.cumsum([len(own) + 1 for own, _ in segments])
+        start = np.append(0, stop[:-1])
+        cut = self.mask(points)
+        cut[start] = cut[stop - 1] = True
+        begin = np.flatnonzero(cut)
+        length = np.diff(begin, append=len(points))
+        owner = np.searchsorted(stop, begin, "right")
+        real = begin != stop[owner] - 1  # the others stand between texts
+        begin, length, owner = begin[real], length[real], owner[real]
+        first = np.zeros(len(begin), bool)
+        if self.apart:
+            first = np.array([opens for _, opens in segments], bool)[owner] & (begin == start[owner])
+        where, sizes = self._ids(_Chunks(text, points, begin, length, first))
+        ids = self.ids.data[ranges(where, sizes)]
+        bounds = np.append(0, np.cumsum(sizes))[np.searchsorted(owner, np.arange(len(segments) + 1))]
+        return [ids[a:b] for a, b in itertools.pairwise(bounds.tolist())]
 
-    def _find(self, pieces: Sequence[str]) -> np.ndarray:
-        """(n,) int64 entries; new ones get their flags."""
-        entry = np.fromiter(map(self.index.__getitem__, pieces), np.int64, len(pieces))
-        keys = self.index.keys_
-        if len(keys) > len(self.flags):
-            more = max(len(keys), 2 * len(self.flags)) - len(self.flags)
-            self.flags, self.uses, self.begin = (
-                np.concatenate([a, np.zeros(more, a.dtype)]) for a in (self.flags, self.uses, self.begin)
-            )
-            self.size = np.concatenate([self.size, np.full(more, -1, np.int32)])
-        self.flags[self.noted : len(keys)] = self._flags(keys[self.noted :])
-        self.noted = len(keys)
+    def _ids(self, chunks: _Chunks) -> tuple[np.ndarray, np.ndarray]:
+        """Where the ids of each chunk lie in `ids`, and how many they are."""
+        hashes = self._hash(chunks)
+        short = np.flatnonzero(chunks.length <= LONGEST)
+        entry = np.full(len(chunks.begin), -1, np.int64)
+        entry[short] = self._find(hashes[short])
+        new = short[entry[short] < 0]
+        if new.size:
+            _, once = np.unique(hashes[new], return_index=True)
+            self._add(chunks, new[once], hashes)
+            entry[new] = self._find(hashes[new])
+        self._compare(chunks, entry)
+        known = entry >= 0
+        np.add.at(self.uses, entry[known], 1)
+        where, sizes = self.begin[entry].astype(np.int64), self.size[entry].astype(np.int64)
+        alone = np.flatnonzero(~known)  # too long to be kept, or of a hash that is taken
+        if alone.size:
+            at = self.ids.filled
+            for which, ids, size in self.encode(chunks.texts(alone), chunks.first[alone]):
+                where[alone[which]] = at + np.cumsum(size) - size
+                sizes[alone[which]] = size
+                self.ids.write(at, ids)
+                at += len(ids)
+        return where, sizes
+
+    def _hash(self, chunks: _Chunks) -> np.ndarray:
+        """(n,) uint64."""
+        n = len(chunks.points)
+        if n > len(self.powers):
+            size = max(n, WINDOW + 1)
+            self.powers = np.cumprod(np.full(size, _BASE, np.uint64))
+            self.inverses = np.cumprod(np.full(size, pow(_BASE, -1, 1 << 64), np.uint64))
+        terms = (chunks.points.astype(np.uint64) + np.uint64(1)) * self.powers[:n]
+        sums = np.append(np.uint64(0), np.cumsum(terms, dtype=np.uint64))
+        own = (sums[chunks.begin + chunks.length] - sums[chunks.begin]) * self.inverses[chunks.begin]
+        return keyed.mix(own ^ chunks.first.astype(np.uint64))
+
+    def _compare(self, chunks: _Chunks, entry: np.ndarray) -> None:
+        """Entries whose content is not the chunk's become -1."""
+        known = np.flatnonzero(entry >= 0)
+        found = entry[known]
+        same = (self.length[found] == chunks.length[known]) & (self.first[found] == chunks.first[known])
+        entry[known[~same]] = -1
+        known, found = known[same], found[same]
+        size = chunks.length[known]
+        differ = chunks.points[ranges(chunks.begin[known], size)] != self.points.data[ranges(self.at[found], size)]
+        if differ.any():
+            entry[known[np.unique(np.searchsorted(np.cumsum(size), np.flatnonzero(differ), "right"))]] = -1
+
+    def _add(self, chunks: _Chunks, which: np.ndarray, hashes: np.ndarray) -> None:
+        """Encode chunks of different hashes and keep them."""
+        number = self.count + np.arange(len(which))
+        self.hash[number], self.first[number] = hashes[which], chunks.first[which]
+        self.length[number] = size = chunks.length[which]
+        self.at[number] = self.points.filled + np.cumsum(size) - size
+        self.points.keep(chunks.points[ranges(chunks.begin[which], size)])
+        for own, ids, sizes in self.encode(chunks.texts(which), chunks.first[which]):
+            self.begin[number[own]] = self.ids.filled + np.cumsum(sizes) - sizes
+            self.size[number[own]] = sizes
+            self.ids.keep(ids)
+        self.count += len(which)
+        self._place(number)
+
+    # ------------------------------------------------------------ the table: linear probing
+
+    def _find(self, hashes: np.ndarray) -> np.ndarray:
+        """(n,) int64 entries, -1 where there is none."""
+        last = len(self.slots) - 1
+        slot = (hashes & np.uint64(last)).astype(np.int64)
+        entry = self.slots[slot].astype(np.int64) - 1
+        todo = np.flatnonzero((entry >= 0) & (self.hash[entry] != hashes))
+        while todo.size:
+            slot[todo] = (slot[todo] + 1) & last
+            entry[todo] = self.slots[slot[todo]] - 1
+            todo = todo[(entry[todo] >= 0) & (self.hash[entry[todo]] != hashes[todo])]
         return entry
 
-    def _flags(self, keys: Sequence[str]) -> np.ndarray:
-        """(n,) uint8."""
-        first = np.array([key[:1] == FIRST for key in keys], bool)
-        pieces = [key[1:] if key[:1] == FIRST else key for key in keys] if first.any() else keys
-        glued = np.array(self.glues(pieces), bool)
-        white = np.array([not piece or piece[0].isspace() for piece in pieces], bool)
-        flags = glued * np.uint8(_AHEAD if self.ahead else _GLUED) | white * np.uint8(_WHITE) | first * np.uint8(_FIRST)
-        flags[[key == FIRST for key in keys]] = _GLUED | _FIRST  # nothing stands before the blank that begins the text
-        return flags
-
-    def _glue(self, pieces: list[str], entry: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Join pieces where a blank begins no chunk. → (entries, the first piece of each)."""
-        flags = self.flags[entry]
-        before, after = flags[:-1], flags[1:]
-        joins = (before & _GLUED > 0) | ((before & _AHEAD > 0) & (after & _WHITE > 0))
-        joins &= after & _FIRST == 0
-        if not joins.any():
-            return entry, np.arange(len(entry))
-        inside = np.concatenate([[False], joins])
-        kept = np.flatnonzero(~inside)
-        runs = kept[np.append(inside[1:], False)[kept]]
-        stops = np.append(kept, len(entry))[np.searchsorted(kept, runs) + 1]
-        joined = [" ".join(pieces[a:b]) for a, b in zip(runs.tolist(), stops.tolist(), strict=True)]
-        entry[runs] = self._find(joined)
-        return entry[kept], kept
-
-    def _encode(self, entry: np.ndarray) -> None:
-        """Give ids to the entries that have none; those of long chunks last, where the next window overwrites them."""
-        new = np.unique(entry[self.size[entry] < 0])
-        keys = [self.index.keys_[i] for i in new.tolist()]
-        long = np.array([len(key) > LONGEST for key in keys], bool)
-        self.filled = stop = self._write(new[~long], [key for key in keys if len(key) <= LONGEST], self.filled)
-        self._write(new[long], [key for key in keys if len(key) > LONGEST], stop)
-
-    def _write(self, entry: np.ndarray, keys: Sequence[str], at: int) -> int:
-        """Put the ids of the keys into `ids` from `at` on; where they end."""
-        for which, ids, sizes in self.encode(keys) if len(keys) else ():
-            stop = at + len(ids)
-            if stop > len(self.ids):
-                more = max(stop, 2 * len(self.ids)) - len(self.ids)
-                self.ids = np.concatenate([self.ids, np.zeros(more, np.int32)])
-            self.ids[at:stop] = ids
-            self.size[entry[which]] = sizes
-            self.begin[entry[which]] = at + np.cumsum(sizes) - sizes
-            at = stop
-        return at
+    def _place(self, entries: np.ndarray) -> None:
+        """Put entries of different hashes into free slots."""
+        last = len(self.slots) - 1
+        slot = (self.hash[entries] & np.uint64(last)).astype(np.int64)
+        while entries.size:
+            free = self.slots[slot] == 0
+            self.slots[slot[free]] = entries[free] + 1
+            lost = self.slots[slot] != entries + 1  # taken, or another one came later
+            entries, slot = entries[lost], (slot[lost] + 1) & last
 
     def _forget(self) -> None:
         """Keep the chunks that were met most often, at most half, and none that was met once."""
-        old = self.index
-        met = self.uses[: self.noted]
-        stored = np.fromiter(old.values(), np.int64, len(old))
-        stored = stored[(self.size[stored] >= 0) & (met[stored] > 1)]
-        stored = np.sort(stored[np.argsort(-met[stored], kind="stable")][: ENTRIES // 2])
-        flags, uses, size, begin, ids = self.flags, self.uses, self.size, self.begin, self.ids
+        old, uses = dict(vars(self)), self.uses[: self.count]
+        kept = np.flatnonzero(uses > 1)
+        kept = np.sort(kept[np.argsort(-uses[kept], kind="stable")][: ENTRIES // 2])
         self._clear()
-        for i in stored.tolist():
-            self.index[old.keys_[i]]  # numbers it
-        count = len(stored)
-        room = max(count, 1024)
-        self.flags, self.uses, self.begin = np.zeros(room, np.uint8), np.zeros(room, np.int64), np.zeros(room, np.int64)
-        self.size = np.full(room, -1, np.int32)
-        sizes = size[stored].astype(np.int64)
-        stops = np.cumsum(sizes)
-        self.flags[:count], self.uses[:count], self.size[:count] = flags[stored], uses[stored] // 2, sizes
-        self.begin[:count] = stops - sizes
-        self.ids = ids[np.arange(stops[-1] if count else 0) + np.repeat(begin[stored] - stops + sizes, sizes)]
-        self.noted, self.filled = count, len(self.ids)
+        self.count = n = len(kept)
+        for name in ("hash", "first", "length", "size"):
+            getattr(self, name)[:n] = old[name][kept]
+        self.uses[:n] = uses[kept] // 2
+        self.at[:n] = np.cumsum(self.length[:n]) - self.length[:n]
+        self.begin[:n] = np.cumsum(self.size[:n]) - self.size[:n]
+        self.points.keep(old["points"].data[ranges(old["at"][kept], self.length[:n])])
+        self.ids.keep(old["ids"].data[ranges(old["begin"][kept], self.size[:n])])
+        self._place(np.arange(n))
+
+
+class _Chunks:
+    """Chunks of a window: where they begin (n,), their lengths (n,), and which begin a text (n,)."""
+
+    def __init__(self, text: str, points: np.ndarray, begin: np.ndarray, length: np.ndarray, first: np.ndarray) -> None:
+        self.text, self.points, self.begin, self.length, self.first = text, points, begin, length, first
+
+    def texts(self, which: np.ndarray) -> list[str]:
+        ends = self.begin[which] + self.length[which]
+        return [self.text[a:b] for a, b in zip(self.begin[which].tolist(), ends.tolist(), strict=True)]
+
+
+class _Pool:
+    """An array that grows; what is written behind `filled` is overwritten by what is kept next."""
+
+    def __init__(self, dtype: type) -> None:
+        self.data: np.ndarray = np.zeros(4096, dtype)
+        self.filled = 0
+
+    def write(self, at: int, values: np.ndarray) -> None:
+        stop = at + len(values)
+        if stop > len(self.data):
+            more = max(stop, 2 * len(self.data)) - len(self.data)
+            self.data = np.concatenate([self.data, np.zeros(more, self.data.dtype)])
+        self.data[at:stop] = values
+
+    def keep(self, values: np.ndarray) -> None:
+        self.write(self.filled, values)
+        self.filled += len(values)
+
+
+def ranges(begin: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The integers of all [begin, begin + size), end to end.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(size, dtype=np.int64)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - (ends - size), size)

@@ -13,7 +13,8 @@ where it replaces characters.
     tokens of "The cat's  hat, 北京"    The| cat|'|s| | hat|,| |北|京
     a word starts                       1   1    1 1 1 1    1 1 0 1
 
-Of the two blanks the second belongs to "hat"; the blank before 北 is a token, and the word starts there. What counts is what the tokens say: BERT parts snake_case into three words, and no id tells that there was no blank.
+Of the two blanks the second belongs to "hat"; the blank before 北 is a token of its own, so the word starts there.
+What counts is what the tokens say: BERT parts snake_case into three words, and no id tells that there was no blank.
 """
 
 from __future__ import annotations

@@ -116,21 +116,29 @@ def states_of(networks: Mapping[str, Any], batch: Batch) -> dict[str, dict[str, 
 def token_losses(
     head: Head, module: HeadModule, states: Tensor, stream: Stream, targets: Targets
 ) -> tuple[Tensor, Tensor]:
-    """(n,) −log probability of each target token in nats, and (n,) whether it is the likeliest.
-
-    The (n, V) logits exist only in chunks of about 16 MB, whatever the number of targets.
-    """
-    if targets.index is None:
-        targets = replace(targets, index=torch.arange(len(targets.value), device=states.device))
+    """(n,) −log probability of each target token in nats, and (n,) whether it is the likeliest."""
     n = len(targets.value)
     # Filled in place: small results allocated between the chunks would split the memory that those leave.
     losses, hits = states.new_empty(n, dtype=torch.float32), states.new_empty(n, dtype=torch.bool)
+    for here, logits, own in token_logits(head, module, states, stream, targets):
+        losses[here] = F.cross_entropy(logits, own, reduction="none")
+        hits[here] = logits.argmax(-1) == own
+    return losses, hits
+
+
+def token_logits(
+    head: Head, module: HeadModule, states: Tensor, stream: Stream, targets: Targets
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Targets a chunk of k at a time: which they are, their (k, V) logits, and their (k,) tokens.
+
+    The logits exist only in chunks of about 16 MB, whatever the number of targets.
+    """
+    if targets.index is None:
+        targets = replace(targets, index=torch.arange(len(targets.value), device=states.device))
     begin, size = 0, 32
-    while begin < n:
+    while begin < len(targets.value):
         here = slice(begin, begin + size)
         part = targets.map(lambda a, here=here: a[here])  # type: ignore[misc]
         logits = module.project(module.features(read(states, stream, head, part.index), part.extra)).float()
-        losses[here] = F.cross_entropy(logits, part.value, reduction="none")
-        hits[here] = logits.argmax(-1) == part.value
+        yield here, logits, part.value
         begin, size = begin + size, max(32, min(1024, (1 << 22) // logits.shape[1]))
-    return losses, hits

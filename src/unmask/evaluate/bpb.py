@@ -15,6 +15,7 @@ import numpy as np
 from unmask import keyed
 from unmask.batch import starts
 from unmask.data.corpus import utf8_length, well_formed
+from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, objective_of, release, shape_of, tokenizer_of
 from unmask.evaluate.events import cut_note, event, start_of, window_note
@@ -27,7 +28,7 @@ from unmask.evaluate.windows import Windows, behind, between, read, side_by_side
 from unmask.objectives.base import Plan
 
 FEW = 20
-"""Documents below which intervals come from windows instead."""
+"""Documents with a scored token below which intervals come from pieces of text instead."""
 SAMPLE = 1024
 """Tokens that a pseudo-log-likelihood is estimated from, if no limit is given."""
 PART = 1 << 16
@@ -99,12 +100,15 @@ def bits_per_byte(
 ) -> dict[str, Any]:
     """Σ −log2 p / bytes over the documents' tokens and, where the objective has one, their end tokens.
 
-    A plan that gives texts no probability is measured by −log2 p(token | all others), averaged over a keyed sample
-    of tokens and scaled by tokens / bytes: pseudo bits per byte, which no other kind may be compared with.
+    A plan that gives texts no probability is measured by −log2 p(token | all others), over a keyed sample of tokens:
+    pseudo bits per byte, which no other kind may be compared with. A sample's bits a token are scaled
+    by tokens / bytes.
+
+    Without a start token, a document's first token is not scored and its bytes are not counted.
 
     counts  (V,) of the training text, for the unigram floor
-    limit   how many examples may run, drawn by key: windows of text (None = all); for pseudo bits per byte copies
-            of windows, one a sampled token (None = 1,024)
+    limit   how many examples may run, drawn by key: pieces of text (None = all); for pseudo bits per byte copies
+            of pieces, one a sampled token (None = 1,024)
     stride  documents beyond the model's room are read through rolling windows that score so many tokens each
             (`windows`); None = cut into pieces, each by itself
     loss, unigram_floor  nats per scored content token, control and end tokens left out, as in `heldout`
@@ -112,31 +116,51 @@ def bits_per_byte(
     objective, tokenizer = objective_of(model), tokenizer_of(model)
     plan = plan_of(objective, plan)
     pseudo, closes, start = plan not in FORWARD, plan == "left_to_right", start_of(model, plan)
+    limit = SAMPLE if pseudo and limit is None else limit
     windows, note = _cut(model, plan, np.asarray(text.documents, np.int64), stride)
-    tokens = int(windows.scored.sum())
-    sample, sampled = None, pseudo or (limit is not None and limit < len(windows))
-    if pseudo:
-        sample = _positions(windows, np.sort(_drawn(tokens, limit or SAMPLE, seed)))
-        first = windows.begin + windows.skip
-        windows = windows.take(np.unique(np.searchsorted(first, sample, "right") - 1))
-    elif sampled and limit is not None:
-        windows = windows.take(np.sort(_drawn(len(windows), limit, seed)))
-    askable = tokens + (len(text.bytes) if closes else 0)
+    tokens, pieces = int(windows.scored.sum()), len(windows)
+    whole, unit = (tokens, "tokens") if pseudo else (pieces, "pieces")
+    sample, sampled = None, limit is not None and limit < whole
+    if sampled and limit is not None:
+        note += f"; a sample of {limit} of {whole} {unit}, its bits a token times tokens / bytes"
+        drawn = np.sort(_drawn(whole, limit, seed))
+        if pseudo:
+            sample = _positions(windows, drawn)
+            drawn = np.unique(np.searchsorted(windows.begin + windows.skip, sample, "right") - 1)
+        windows = windows.take(drawn)
+    size = np.asarray(text.bytes, np.int64)
+    if opening(objective, model.vocabulary, plan):
+        size = size - _first_bytes(tokenizer, text, size)
+    askable = tokens + (len(size) if closes else 0)
     sums = _sums(model, plan, text, windows, sample, closes, counts, watch)
     said = event(model, plan, end=closes)
     return {
         "suite": "bpb",
         "label": "pseudo bits per byte" if pseudo else "bits per byte",
         "plan": plan,
-        "event": (said.replace("sum over tokens", "mean over a sample of tokens", 1) if pseudo else said) + note,
+        "event": (said.replace("sum over", "mean over a sample of", 1) if pseudo and sampled else said) + note,
         "start": None if start is None else tokenizer.token(start),
         "stride": stride,
-        **_measure(text, windows, sums, askable, sampled, seed),
+        "limit": limit,
+        **_measure(text, size, windows, sums, askable, sampled, seed),
         "loss": sums.nats / sums.content if sums.content else None,
         "unigram_floor": None if counts is None or not sums.content else sums.floor / sums.content,
         "lossy": tokenizer.losses,
         "seed": seed,
     }
+
+
+def _first_bytes(tokenizer: Tokenizer, text: Text, size: np.ndarray) -> np.ndarray:
+    """(D,) bytes of each document's first token, as the tokenizer writes it by itself."""
+    start = np.asarray(text.documents, np.int64)
+    some = np.flatnonzero(np.diff(start) > 0)
+    ids, which = np.unique(np.asarray(text.tokens[start[some]]), return_inverse=True)
+    content = np.diff(tokenizer.words.place)  # also of tokens that hold a part of a character
+    spelt = [(i, tokenizer.decode([i])) for i in ids.tolist()]
+    each = np.array([int(content[i]) if "\ufffd" in said else utf8_length(said) for i, said in spelt], np.int64)
+    out = np.zeros(len(size), np.int64)
+    out[some] = each[which]
+    return np.minimum(out, size)
 
 
 # ---------------------------------------------------------------- what is scored
@@ -234,22 +258,26 @@ def _sums(
     return sums
 
 
-def _measure(text: Text, windows: Windows, sums: _Sums, askable: int, sampled: bool, seed: int) -> dict[str, Any]:
-    """Value, interval and counts. What varies: documents; windows where those are few or only a sample was scored.
+def _measure(
+    text: Text, size: np.ndarray, windows: Windows, sums: _Sums, askable: int, sampled: bool, seed: int
+) -> dict[str, Any]:
+    """Value, interval and counts. What varies: documents, or pieces of text where those with scored tokens are few.
 
-    askable  how many tokens the event has, end tokens included
+    size     (D,) bytes of the documents that the event is about
+    askable  how many tokens it has, end tokens included
     """
-    size = np.asarray(text.bytes, np.int64)
-    by_documents = not sampled and len(size) >= FEW
-    if by_documents:
-        measured = ratio(np.bincount(windows.text, sums.bits, len(size)), size, seed)
-        scale = 1.0
+    owned = np.bincount(windows.text, sums.scored, len(size))
+    by_documents = int((owned > 0).sum()) >= FEW
+    bits, scored = (
+        (np.bincount(windows.text, sums.bits, len(size)), owned) if by_documents else (sums.bits, sums.scored)
+    )
+    if by_documents and not sampled:
+        measured, scale = ratio(bits, size, seed), 1.0
     else:  # bits a token, times tokens a byte
-        some = sums.scored > 0
-        measured = ratio(sums.bits[some], sums.scored[some], seed)
-        scale = askable / int(size.sum())
+        some = scored > 0
+        measured, scale = ratio(bits[some], scored[some], seed), askable / max(int(size.sum()), 1)
     return {
-        "value": measured.value * scale,
+        "value": measured.value * scale if sums.scored.any() else None,
         "interval": None if measured.interval is None else [bound * scale for bound in measured.interval],
         "standard_error": None if measured.error is None else measured.error * scale,
         "interval_over": "documents" if by_documents else "pieces",

@@ -10,6 +10,7 @@ same scores stand side by side, since none is right for every task:
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.batch import starts
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, tokenizer_of
 from unmask.evaluate.intervals import macro
@@ -26,7 +28,6 @@ from unmask.evaluate.items import (
     Options,
     in_percent,
     item_files,
-    precision,
     read_items,
     sample,
     scored,
@@ -34,13 +35,15 @@ from unmask.evaluate.items import (
     standing,
     text_of,
     texts_of,
+    unknown,
 )
-from unmask.evaluate.score import Score
+from unmask.evaluate.score import Score, seams
 
 READINGS = ("sum", "mean", "bytes")
 PROTOCOL = (
     "per cent of questions whose right answer has the largest log-probability given the context: summed over its "
-    "tokens, or divided by its tokens (mean) or its UTF-8 bytes (bytes); ties share the point"
+    "tokens, or divided by its tokens (mean) or its UTF-8 bytes (bytes); ties share the point; questions with an answer "
+    "of which no token is scored are left out"
 )
 
 
@@ -61,7 +64,8 @@ def read_choice(path: str | Path) -> tuple[Question, ...]:
             choices, label = texts_of(item, "choices", where, least=2), item.get("label")
             if type(label) is not int or not 0 <= label < len(choices):
                 raise UserError(
-                    f"{where}: 'label' must be the number of the right choice, 0 to {len(choices) - 1}, not {label}"
+                    f"{where}: 'label' must be the number of the right choice, 0 to {len(choices) - 1}, "
+                    f"not {json.dumps(label)}"
                 )
             context = text_of(item, "context", where) if item.get("context") != "" else ""
             found.append(Question(context, choices, label))
@@ -80,9 +84,14 @@ def multiple_choice(model: Model, data: tuple[Question, ...], options: Options) 
     answers = [q.context[s:] + c for q, s in zip(questions, split, strict=True) for c in q.choices]
     events = Events()
     scores = list(events.see(scored(model, answers, contexts, plan=options.plan, watch=options.watch, what="answers")))
-    measured = {name: macro([right], options.seed)[0] for name, right in _rights(questions, scores).items()}
-    labels = Counter(q.label for q in questions)
+    measured = {
+        name: macro([right], options.seed)[0] if len(right) else None
+        for name, right in _rights(questions, scores).items()
+    }
+    known = [q for q, own in _by_question(questions, scores) if all(s.tokens for s in own)]
+    labels = Counter(q.label for q in known)
     moved = int(sum(s < len(q.context) for q, s in zip(questions, split, strict=True)))
+    gone = sum(not a.context and bool(b.context) for a, b in zip(questions, asked, strict=True))
     return {
         "suite": "choice",
         "label": "accuracy by summed log-probability, per cent",
@@ -90,16 +99,18 @@ def multiple_choice(model: Model, data: tuple[Question, ...], options: Options) 
         **events.named(),
         **in_percent(measured["sum"]),
         "interval_over": "questions",
-        "chance": 100 * float(np.mean([1 / len(q.choices) for q in questions])),
-        "majority_label": 100 * max(labels.values()) / len(questions),
+        "chance": 100 * float(np.mean([1 / len(q.choices) for q in known])) if known else None,
+        "majority_label": 100 * max(labels.values()) / len(known) if known else None,
         "counts": {
             "questions": len(questions),
+            "unscorable": len(questions) - len(known),
             "choices": len(answers),
             "scored_tokens": sum(s.tokens for s in scores),
             "merged_seams": moved,
             "shortened_contexts": shorter,
+            "texts_with_unknown_tokens": unknown(model, [q.context + c for q in questions for c in q.choices]),
         },
-        "warnings": _warnings(questions, moved, events.merged, shorter),
+        "warnings": _warnings(questions, moved, events.merged, shorter, gone, len(questions) - len(known)),
         "limit": options.limit,
         "seed": options.seed,
         "readings": [{"reading": name, **in_percent(m)} for name, m in measured.items()],
@@ -107,20 +118,22 @@ def multiple_choice(model: Model, data: tuple[Question, ...], options: Options) 
 
 
 def _rights(questions: list[Question], scores: list[Score]) -> dict[str, np.ndarray]:
-    """(Q,) of each reading: whether the right choice stands first, a share where it ties."""
+    """Of each reading: whether the right choice stands first, a share where it ties; of questions all scored."""
     rights: dict[str, list[float]] = {name: [] for name in READINGS}
-    begin = 0
-    for q in questions:
-        own = scores[begin : begin + len(q.choices)]
-        begin += len(own)
-        for name, (values, tolerance) in _readings(q, own).items():
-            above, tied = standing(values, np.arange(len(own)) == q.label, tolerance)
-            rights[name].append(float(precision(above, tied)))
+    for q, own in _by_question(questions, scores):
+        if all(s.tokens for s in own):
+            for name, (values, tolerance) in _readings(q, own).items():
+                rights[name].append(standing(values, np.arange(len(own)) == q.label, tolerance).precision())
     return {name: np.array(right) for name, right in rights.items()}
 
 
+def _by_question(questions: list[Question], scores: list[Score]) -> list[tuple[Question, list[Score]]]:
+    first = starts([len(q.choices) for q in questions])
+    return [(q, scores[a:b]) for q, a, b in zip(questions, first[:-1], first[1:], strict=True)]
+
+
 def _seams(model: Model, questions: list[Question]) -> list[int]:
-    """Where each question's context is cut: at its end, or before the first token that some answer changes.
+    """Where each question's context is cut: at its end, or where the first token begins that spans it in some answer.
 
     A token that spans the seam of one answer would be scored there and be context elsewhere, so the answers of a
     question would be compared by different events. All of them are scored from the earliest such token on.
@@ -128,18 +141,12 @@ def _seams(model: Model, questions: list[Question]) -> list[int]:
     tokenizer = tokenizer_of(model)
     out = []
     for q in questions:
-        whole = tokenizer.encode_batch([q.context + c for c in q.choices])
-        before = tokenizer.encode_aligned([q.context])[0]
-        shared = min(_common(before.ids, w) for w in whole)
-        out.append(len(q.context) if shared == len(before.ids) else int(before.begin[shared]))
+        at, before = len(q.context), -1
+        while at not in (0, before):  # what is moved may make another answer's token span the new seam
+            before, own = at, [q.context[at:] + c for c in q.choices]
+            at = int(seams(tokenizer, [q.context[:at]] * len(own), own).begin.min())
+        out.append(at)
     return out
-
-
-def _common(a: np.ndarray, b: np.ndarray) -> int:
-    """How many leading tokens two texts share."""
-    n = min(len(a), len(b))
-    differ = np.flatnonzero(a[:n] != b[:n])
-    return int(differ[0]) if len(differ) else n
 
 
 def _readings(q: Question, scores: list[Score]) -> dict[str, tuple[np.ndarray, float]]:
@@ -154,10 +161,19 @@ def _readings(q: Question, scores: list[Score]) -> dict[str, tuple[np.ndarray, f
     }
 
 
-def _warnings(questions: list[Question], moved: int, merged: int, shorter: int) -> list[str]:
+def _warnings(
+    questions: list[Question], moved: int, merged: int, shorter: int, gone: int, unscorable: int
+) -> list[str]:
     out = []
+    if unscorable:
+        out.append(
+            f"{unscorable} of {len(questions)} questions are left out: no token of one of their answers could be scored"
+        )
     if shorter:
-        out.append(f"{shorter} of {len(questions)} contexts are longer than the model's room and lost their beginning")
+        lost = f", {gone} of them all of it" if gone else ""
+        out.append(
+            f"{shorter} of {len(questions)} contexts are longer than the model's room and lost their beginning{lost}"
+        )
     if moved:
         out.append(
             f"in {moved} of {len(questions)} questions a token spans the seam of context and answer: all answers of "

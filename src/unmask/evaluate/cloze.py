@@ -2,8 +2,8 @@
 
 Two protocols, whose numbers are never mixed:
 
-    candidates   each candidate is put into the gap and scored: its own tokens given everything else where the model
-                 sees both sides, the whole text where it reads left to right
+    candidates   each candidate is put into the gap and scored: its own tokens, from left to right, given everything
+                 else where the model sees both sides, the whole text where it reads left to right
     vocabulary   the answer's one token is ranked among all ordinary tokens, in one forward pass: at the gap where the
                  model sees both sides, as the next token after the text before the gap where it reads left to right
 """
@@ -11,7 +11,7 @@ Two protocols, whose numbers are never mixed:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,28 +19,28 @@ import numpy as np
 import torch
 
 from unmask.batch import Rows
-from unmask.data.collate import collate, pack
-from unmask.evaluate.base import Model, device_of, evaluating, objective_of, shape_of, states_of, tokenizer_of
+from unmask.data.aligned import Aligned
+from unmask.evaluate.base import Model, device_of, objective_of, shape_of, tokenizer_of
 from unmask.evaluate.gaps import Gap, Gaps
 from unmask.evaluate.intervals import macro
-from unmask.evaluate.items import PART, TIE, Events, Options, precision, sample, scored, standing
-from unmask.evaluate.plans import FORWARD, Query, expand, in_source, plan_of, room, source_room
-from unmask.evaluate.score import BATCH_TOKENS
-from unmask.model.heads import read
-from unmask.objectives.base import LM, Plan, Shape
-from unmask.train.devices import to_device
+from unmask.evaluate.items import PART, TIE, Events, Options, Standing, sample, scored, standing, unknown
+from unmask.evaluate.plans import FORWARD, Query, in_source, opening, plan_of, room, source_room
+from unmask.evaluate.score import BATCH_TOKENS, answers
+from unmask.objectives.base import Plan
 
-NOTHING = (-1, -1)
-"""Standing of a gap that could not be scored."""
+SPANS: dict[Plan, Plan] = {"pseudo": "pseudo_words", "infill": "decoder"}
+"""By which plan candidates are scored instead, if none is asked for: from left to right, so that one of several tokens
+is not overrated, as it is where each of its tokens is given the others."""
+UNASKED = ("no_tokens", "no_start", "too_long")
+"""Why a gap's candidates are not scored: one of them has no token of its own; or comes first, and the model has no start
+token; or is longer than the model's room."""
 UNSCORABLE = ("several_tokens", "unknown_words", "no_start")
-"""Why: the answer has several tokens, or is [UNK]; or it comes first and the model has no start token."""
-ROWS = 256
-"""Rows of logits that exist at once."""
+"""Why an answer is not ranked: it has several tokens, or is [UNK]; or it comes first and there is no start token."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One protocol's outcome: for each gap how many wrong fillings stand above the best answer, and tie with it.
+    """One protocol's outcome: where the best answer of each gap stands, None where it could not be scored.
 
     chance   (n,) the share of fillings that are right
     guessed  (n,) what always naming its relation's most frequent answer would be right
@@ -49,7 +49,7 @@ class Part:
     protocol: str
     named: dict[str, Any]
     gaps: Sequence[Gap]
-    standing: np.ndarray  # (n, 2); NOTHING where a gap could not be scored
+    standing: Sequence[Standing | None]
     chance: np.ndarray
     guessed: np.ndarray
     counts: dict[str, int]
@@ -85,32 +85,104 @@ def cloze(model: Model, data: Gaps, options: Options) -> dict[str, Any]:
 
 def _candidates(model: Model, gaps: Sequence[Gap], options: Options) -> Part:
     plan = plan_of(objective_of(model), options.plan)
-    if plan == "pseudo" and options.plan is None:
-        plan = "pseudo_words"  # a candidate of several tokens is written left to right, not each token from the others
-    inside = plan not in FORWARD
-    texts = [g.filled(c) for g in gaps for c in g.candidates]
-    only = [(len(g.before), len(g.before) + len(c)) for g in gaps for c in g.candidates] if inside else None
-    events = Events()
-    scores = list(events.see(scored(model, texts, only=only, plan=plan, watch=options.watch, what="candidates")))
-    places, chance = [], []
+    plan = SPANS.get(plan, plan) if options.plan is None else plan
+    inside = plan != "left_to_right"
+    narrow = [narrowed(model, g, plan) for g in gaps]
+    asked = [g for g in narrow if isinstance(g, Gap)]
+    texts = [g.filled(c) for g in asked for c in g.candidates]
+    only = [(len(g.before), len(g.before) + len(c)) for g in asked for c in g.candidates] if inside else None
+    events, closes = Events(), plan == "decoder"  # what closes the span says that the candidate is all of it
+    scores = list(events.see(scored(model, texts, None, only, plan, options.watch, "candidates", end=closes)))
+    places: list[Standing | None] = []
     begin = 0
-    for g in gaps:
-        own = scores[begin : begin + len(g.candidates)]
-        begin += len(own)
-        values, right = np.array([s.logprob for s in own]), np.array([c in g.answers for c in g.candidates])
-        places.append(standing(values, right, TIE * max(s.tokens for s in own)))
-        chance.append(right.mean())
+    for g in narrow:
+        if isinstance(g, Gap):
+            own = scores[begin : begin + len(g.candidates)]
+            begin += len(own)
+            values, right = np.array([s.logprob for s in own]), np.array([c in g.answers for c in g.candidates])
+            places.append(standing(values, right, TIE * max(s.tokens for s in own)))
+        else:
+            places.append(None)
+    chance = np.array([np.mean([c in g.answers for c in g.candidates]) for g in gaps])
+    lost = Counter(g for g in narrow if isinstance(g, str))
     where = "in the gap, given everything else" if inside else "of the whole text with the candidate in the gap"
     return Part(
         f"candidates: per cent of gaps whose right candidate has the largest log-probability {where}; mean over "
         "relations",
-        events.named(),
+        {**events.named(), "plan": plan},
         gaps,
-        np.array(places),
-        np.array(chance),
-        _majority(gaps, np.array(chance)),
-        {"scored_tokens": sum(s.tokens for s in scores), "candidates": len(texts)},
+        places,
+        chance,
+        _majority(gaps, chance),
+        {
+            "scored_tokens": sum(s.tokens for s in scores),
+            "candidates": len(texts),
+            **{why: lost[why] for why in UNASKED},
+            "cut_texts": sum(isinstance(n, Gap) and n != g for n, g in zip(narrow, gaps, strict=True)),
+            "texts_with_unknown_tokens": unknown(model, texts),
+        },
     )
+
+
+def narrowed(model: Model, gap: Gap, plan: Plan) -> Gap | str:
+    """The gap with as much of its text around it as the model has room for beside every candidate; or why it cannot
+    be asked (`UNASKED`).
+
+    All candidates keep the same surroundings. What lies farthest from the gap is cut off; a side that is short leaves
+    its room to the other.
+    """
+    objective, shape = objective_of(model), shape_of(model)
+    longest, source = room(objective, shape, plan), source_room(shape, plan) if plan == "decoder" else None
+    first_is_lost = bool(opening(objective, model.vocabulary, plan))
+    while True:
+        aligned = tokenizer_of(model).encode_aligned([gap.filled(c) for c in gap.candidates])
+        spans = [_tokens_of(a, len(gap.before), len(gap.before) + len(c)) for a, c in _with(aligned, gap)]
+        if not all(len(s) for s in spans):
+            return "no_tokens"
+        if first_is_lost and any(s[0] == 0 for s in spans):
+            return "no_start"
+        before, number = np.array([s[0] for s in spans]), max(len(s) for s in spans)
+        after = np.array([len(a) - 1 - s[-1] for a, s in zip(aligned, spans, strict=True)])
+        left, right = int(before.max()), int(after.max())
+        most = longest - number if source is None else source
+        if number > longest or most < 0:
+            return "too_long"
+        if left + right <= most:
+            return gap
+        keep_left = min(left, max(most // 2, most - right))
+        keep_right = min(right, most - keep_left)
+        a, b = int(before.argmax()), int(after.argmax())
+        smaller = replace(
+            gap,
+            before=_kept_end(gap.before, aligned[a].begin[:left], keep_left),
+            after=_kept_end(
+                gap.after[::-1], (len(gap.filled(gap.candidates[b])) - aligned[b].end[::-1])[:right], keep_right
+            )[::-1],
+        )
+        if smaller == gap:  # marks that the tokenizer puts in leave no room
+            return "too_long"
+        gap = smaller
+
+
+def _with(aligned: Sequence[Aligned], gap: Gap) -> Iterator[tuple[Aligned, str]]:
+    return zip(aligned, gap.candidates, strict=True)
+
+
+def _tokens_of(aligned: Aligned, begin: int, end: int) -> np.ndarray:
+    """The tokens that cover a character of [begin, end), or stand for nothing and lie in it."""
+    marks = (aligned.begin == aligned.end) & (aligned.begin >= begin)
+    return np.flatnonzero((aligned.begin < end) & ((aligned.end > begin) | marks))
+
+
+def _kept_end(text: str, begin: np.ndarray, keep: int) -> str:
+    """The end of a text whose tokens begin at the given characters, the last `keep` of them.
+
+    >>> _kept_end("the cat sat", np.array([0, 3, 7]), 2), _kept_end("the cat sat", np.array([0, 3, 7]), 0)
+    (' cat sat', '')
+    """
+    if keep >= len(begin):
+        return text
+    return text[max(int(begin[len(begin) - keep]), 1) :] if keep else ""
 
 
 # ---------------------------------------------------------------- the whole vocabulary
@@ -128,10 +200,12 @@ def _vocabulary(model: Model, gaps: Sequence[Gap], options: Options) -> Part:
             part = asked[begin : begin + PART]
             found[[i for i, _ in part]] = standings(model, [q for _, q in part], plan)
             advance(len(part))
-    places = np.array([_best(found[owner == k]) for k in range(len(gaps))]).reshape(-1, 2)
-    lost = Counter(_reason(queries[i]) for i in (int(np.argmax(owner == k)) for k in np.flatnonzero(places[:, 0] < 0)))
+    token = np.array([int(q.ids[q.at]) if isinstance(q, Placed) else -1 for q in queries])
+    right = [_distinct(found[owner == k], token[owner == k]) for k in range(len(gaps))]
+    places = [_best(r) for r in right]
+    lost = Counter(_reason(queries[int(np.argmax(owner == k))]) for k, place in enumerate(places) if place is None)
     number = len(model.vocabulary.ordinary)
-    chance = np.full(len(gaps), 1 / number)
+    chance = np.array([max(len(r), 1) / number for r in right])
     where, given = _said(plan)
     return Part(
         f"vocabulary: per cent of gaps whose answer, one token, is the likeliest of all {number} ordinary tokens "
@@ -192,35 +266,23 @@ def _placed(model: Model, gap: Gap, word: str, plan: Plan) -> Placed | str:
 def standings(model: Model, placed: Sequence[Placed], plan: Plan, batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
     """(n, 2) how many ordinary tokens are likelier than the one at each place, and how many others as likely.
 
-    NOTHING where that is a text's first token and the model has no start token to predict it from.
+    −1 where that is a text's first token and the model has no start token to predict it from.
     """
-    objective, device = objective_of(model), device_of(model.network)
+    objective = objective_of(model)
     rows = Rows.of([q.ids for q in placed], ends=np.zeros(len(placed), bool))
     at = rows.start[:-1] + np.array([q.at for q in placed])
     given = np.array([q.at if in_source(objective, plan) else 0 for q in placed])
     asked = np.zeros(len(rows.tokens), bool)
     asked[at] = True
-    query = Query(rows if plan in FORWARD else replace(rows, word=asked | (rows.place == 0)), given, asked)
-    out = np.full((len(rows.tokens), 2), -1)
-    ordinary = torch.from_numpy(model.vocabulary.ordinary).long().to(device)
-    head = model.network.heads[LM.uses]
-    key = (objective.type, LM.name)
-    with evaluating(model.network):
-        for part in expand(objective, query, model.vocabulary, batch_tokens, plan):
-            size = part.sizes
-            shape = Shape(int(size.stream.max()), 0 if size.source is None else int(size.source.max()))
-            batch = collate({objective.type: part.examples}, {objective.type: (LM,)}, pack(size, shape), shape=shape)
-            batch = to_device(batch, device)
-            states, targets = states_of({"model": model.network}, batch)["model"]["stream"], batch.targets[key]
-            n = len(part.slot)  # what follows are targets of weight 0
-            for begin in range(0, n, ROWS):
-                here = slice(begin, min(begin + ROWS, n))
-                index = None if targets.index is None else targets.index[here]
-                logits = head.project(head.features(read(states, batch.stream, LM, index))).float()
-                own = logits.gather(1, targets.value[here].long()[:, None])
-                others = logits[:, ordinary]
-                out[part.slot[here], 0] = (others > own).sum(1).cpu().numpy()
-                out[part.slot[here], 1] = ((others == own).sum(1) - 1).cpu().numpy()
+    # The token is a word of its own, so that a plan by words hides nothing of what follows it.
+    word = asked | (rows.place == 0) | np.append(False, asked[:-1])
+    query = Query(replace(rows, word=word), given, asked)
+    out = np.full((query.slots, 2), -1)
+    ordinary = torch.from_numpy(model.vocabulary.ordinary).long().to(device_of(model.network))
+    for a in answers(model, query, batch_tokens, plan=plan):
+        own, others = a.logits.gather(1, a.token.long()[:, None]), a.logits[:, ordinary]
+        out[a.slot, 0] = (others > own).sum(1).cpu().numpy()
+        out[a.slot, 1] = ((others == own).sum(1) - 1).cpu().numpy()
     return out[at]
 
 
@@ -228,10 +290,23 @@ def _reason(placed: Placed | str) -> str:
     return placed if isinstance(placed, str) else "no_start"
 
 
-def _best(found: np.ndarray) -> tuple[int, int]:
-    """The standing of the best of a gap's answers (a, 2)."""
-    known = found[found[:, 0] >= 0]
-    return NOTHING if not len(known) else min((int(above), int(tied)) for above, tied in known)
+def _distinct(found: np.ndarray, token: np.ndarray) -> np.ndarray:
+    """(k, 2) of a gap's answers that could be ranked; two that are one token count once."""
+    first = np.unique(token, return_index=True)[1]
+    return found[first][found[first, 0] >= 0]
+
+
+def _best(found: np.ndarray) -> Standing | None:
+    """Where the best of a gap's answers (k, 2) stands; others that are as good are right, too.
+
+    >>> _best(np.array([[3, 0], [1, 2], [1, 2]]))
+    Standing(above=1, tied=1, right=2)
+    """
+    if not len(found):
+        return None
+    above, tied = min((int(a), int(t)) for a, t in found)
+    right = int((found == (above, tied)).all(1).sum())
+    return Standing(above, max(tied - (right - 1), 0), right)
 
 
 def _majority(gaps: Sequence[Gap], chance: np.ndarray) -> np.ndarray:
@@ -253,13 +328,13 @@ def _majority(gaps: Sequence[Gap], chance: np.ndarray) -> np.ndarray:
 
 def _summary(part: Part, seed: int) -> dict[str, Any]:
     """One protocol's dictionary. Gaps that could not be scored enter no mean; their number is shown."""
-    known = part.standing[:, 0] >= 0
-    above, tied = np.maximum(part.standing, 0).T
-    ten = {} if part.gaps[0].candidates else {"p_at_10": 100 * precision(above, tied, 10)}
+    known = np.array([s is not None for s in part.standing])
+    places = [s or Standing(0, 0) for s in part.standing]  # of unknown ones nothing is used
+    ten = {} if part.gaps[0].candidates else {"p_at_10": 100 * np.array([s.precision(10) for s in places])}
     figures = {
-        "p_at_1": 100 * precision(above, tied),
+        "p_at_1": 100 * np.array([s.precision() for s in places]),
         **ten,
-        "mrr": 1 / (1 + above + tied / 2),
+        "mrr": np.array([s.reciprocal_rank() for s in places]),
         "chance": 100 * part.chance,
         "majority": 100 * part.guessed,
     }

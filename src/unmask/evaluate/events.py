@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, objective_of, tokenizer_of
-from unmask.evaluate.plans import closing, layout_of, opening
+from unmask.evaluate.plans import FORWARD, MASKED, closing, layout_of, opening
 from unmask.objectives.base import Plan
 
 
 def start_of(model: Model, plan: Plan) -> int | None:
     """The start token that a plan puts before its text, None where there is none; it must exist in the tokenizer."""
     bos = model.vocabulary.bos
-    if plan in ("pseudo", "pseudo_words") or bos is None:
+    if plan in MASKED or bos is None:
         return None
     tokenizer = tokenizer_of(model)
     size = tokenizer.vocabulary.size
@@ -23,14 +23,15 @@ def start_of(model: Model, plan: Plan) -> int | None:
     return bos
 
 
-def event(model: Model, plan: Plan, context: bool = False, end: bool = False) -> str:
-    """The event of one text, after a context, with its end."""
+def event(model: Model, plan: Plan, context: bool = False, end: bool = False, span: bool = False) -> str:
+    """The event of one text, after a context, with its end; or of a `span` of it."""
     objective, vocabulary, spell = objective_of(model), model.vocabulary, tokenizer_of(model).token
-    if plan in ("pseudo", "pseudo_words"):
-        others = "all other tokens" + (" but those of its word to its right" if plan == "pseudo_words" else "")
+    if plan in MASKED:
+        unit = "span" if span else "word"
+        others = "all other tokens" + (f" but those of its {unit} to its right" if plan == "pseudo_words" else "")
         frame = f"between {spell(vocabulary.need('cls'))} and {spell(vocabulary.need('sep'))}"
         after = ", after the context" if context else ""
-        kind = "whole-word left-to-right pseudo" if plan == "pseudo_words" else "pseudo"
+        kind = f"whole-{unit} left-to-right pseudo" if plan == "pseudo_words" else "pseudo"
         return f"sum over tokens of log p(token | {others}, {frame}{after}): a {kind}-log-likelihood"
     if plan == "infill":
         after = " and the context" if context else ""
@@ -43,7 +44,8 @@ def event(model: Model, plan: Plan, context: bool = False, end: bool = False) ->
     source, zero = "context" if context else "", ""
     if plan == "decoder":
         zero = spell(int(vocabulary.sentinels[0]))
-        source = " ".join(filter(None, [source, zero, spell(vocabulary.need("eos"))]))
+        before, behind = ("what precedes", "what follows") if span else (source, "")
+        source = " ".join(filter(None, [before, zero, behind, spell(vocabulary.need("eos"))]))
     if kind == "encdec":
         given = f"source {source or 'empty'}, {start} {zero}"
     else:
@@ -51,7 +53,8 @@ def event(model: Model, plan: Plan, context: bool = False, end: bool = False) ->
             f", {zero}" if zero else ""
         )
     last = closing(objective, vocabulary) if plan == "decoder" else vocabulary.eos
-    return f"log p(text{f' {spell(last)}' if end and last is not None else ''} | {given.rstrip()})"
+    what = "the given characters" if plan == "decoder" and span else "text"
+    return f"log p({what}{f' {spell(last)}' if end and last is not None else ''} | {given.rstrip()})"
 
 
 def _without_start(context: bool, end: str) -> str:
@@ -64,24 +67,39 @@ def _without_start(context: bool, end: str) -> str:
 
 
 SEAM = "; a token spans the seam of context and text, scored from it on"
+UNSCORED = "; a token spans the seam of context and text and is not scored, as nothing precedes it"
 ONLY = "; only the tokens of the given characters"
 EDGE = "; a token spans their edge and is scored"
 
 
-def cut_note(longest: int, opening: int = 0) -> str:
-    """What an event adds where texts are too long for the model."""
-    given = "given the last token of the one before" if opening else "each scored by itself"
+def cut_note(longest: int, opening: int = 0, context: str | None = None) -> str:
+    """What an event adds where texts are too long for the model.
+
+    context  "each": every piece is given all of it; "first": it precedes the first; None = there is none
+    """
+    given = "given the last token of the one before" if opening else "scored by itself"
+    if context == "each":
+        given = "each given the context and nothing else of the text"
+    elif context == "first":
+        given = f"the first after the context, each other {given}"
+    else:
+        given = f"each {given}"
     return f"; cut into pieces of at most {longest} tokens, {given}"
 
 
 def context_note(longest: int) -> str:
-    """What it adds where a context does not fit beside its text."""
+    """What it adds where a context does not fit beside its text, or into the source."""
     return f"; the context without its beginning, which does not fit into {longest} tokens"
+
+
+def span_note(longest: int) -> str:
+    """What it adds where what surrounds a span does not fit."""
+    return f"; only the nearest of what surrounds the span, which does not fit into {longest} tokens"
 
 
 def window_note(longest: int, stride: int, plan: Plan, source: int | None) -> str:
     """What it adds where windows roll over long texts."""
-    if plan in ("pseudo", "pseudo_words", "infill"):
+    if plan not in FORWARD:
         given = f"at least {(longest - stride) // 2} tokens on either side"
     elif source is not None:
         given = f"a source of up to {source} tokens before them"

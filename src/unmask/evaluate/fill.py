@@ -12,12 +12,12 @@ from unmask.data.collate import collate
 from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, device_of, evaluating, objective_of, shape_of, tokenizer_of
+from unmask.evaluate.gaps import MASK
 from unmask.evaluate.generate import Sampling, Start, Writer
 from unmask.model.heads import read
 from unmask.objectives.base import LM, frame
 from unmask.train.devices import to_device
 
-MASK = "[MASK]"
 LONGEST_SPAN = 16
 """Tokens that a model of span corruption may put for one [MASK], where its target has room."""
 

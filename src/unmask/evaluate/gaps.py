@@ -77,7 +77,8 @@ def _text(item: Mapping[str, Any], where: str) -> str | None:
 
 def _gap(item: Mapping[str, Any], text: str, where: str) -> Gap:
     key = "answer" if "answer" in item or "obj" not in item else "obj"
-    answers = texts_of(item, key, where) if isinstance(item.get(key), list) else (text_of(item, key, where),)
+    given = texts_of(item, key, where) if isinstance(item.get(key), list) else (text_of(item, key, where),)
+    answers = tuple(dict.fromkeys(given))
     candidates: tuple[str, ...] = ()
     if item.get("candidates") is not None:
         candidates = tuple(dict.fromkeys(texts_of(item, "candidates", where, least=2)))

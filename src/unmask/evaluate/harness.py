@@ -49,7 +49,8 @@ class Answers:
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log p(continuation | context), whether each of its tokens is the likeliest) of each request."""
-        asked, texts = ([str(r.args[k]) for r in requests] for k in (0, 1))
+        joined = [_parted(str(r.args[0]), str(r.args[1])) for r in requests]
+        asked, texts = [c for c, _ in joined], [t for _, t in joined]
         contexts = [shortened(self.model, self.plan, c, [t]) for c, t in zip(asked, texts, strict=True)]
         self.shortened += sum(len(a) < len(b) for a, b in zip(contexts, asked, strict=True))
         scores = scored(self.model, texts, contexts, plan=self.plan, watch=self.watch, what="requests")
@@ -88,11 +89,24 @@ class Answers:
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval writes beside the results: by which plan, and of which event, log-probabilities are."""
         found = {"objective": objective_of(self.model).type, **self.events.named(), "plan": self.plan}
-        return {f"unmask_{k}": v for k, v in {**found, "shortened_contexts": self.shortened}.items()}
+        counted = {"shortened_contexts": self.shortened, "merged_seams": self.events.merged}
+        return {f"unmask_{k}": v for k, v in {**found, **counted}.items()}
 
     @property
     def tokenizer_name(self) -> str:
         return f"unmask-{tokenizer_of(self.model).fingerprint}"
+
+
+def _parted(context: str, text: str) -> tuple[str, str]:
+    """Context and continuation; blanks at the context's end belong to the continuation, as in lm-eval's own models.
+
+    A blank that some answers' first tokens take in and others' do not would be scored here and given there.
+
+    >>> _parted("a dog and the ", "cat")
+    ('a dog and the', ' cat')
+    """
+    bare = context.rstrip()
+    return bare, context[len(bare) :] + text
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,10 @@ def macro(groups: Sequence[np.ndarray], seed: int = 0) -> tuple[Ratio, tuple[Rat
     """The mean over groups of the mean within each, and the means themselves; groups are fixed, their items vary.
 
     Error: sqrt(Σ_g s_g² / n_g) / G with s_g² the variance within group g. Intervals: keyed bootstrap resamples of the
-    items within each group. A group of one item has no spread to show.
+    items within each group. A group whose items are all alike (one item, all right, all wrong) shows no spread, and
+    has neither error nor interval; the mean has none where no group shows any.
     """
+    spreads = [len(g) > 1 and bool((g != g[0]).any()) for g in groups]
     position = keyed.row_keys(seed, 0, np.arange(RESAMPLES), "bootstrap")[:, None]
     means = np.array([float(g.mean()) for g in groups])
     error = np.array([g.std(ddof=1) / np.sqrt(len(g)) if len(g) > 1 else 0.0 for g in groups])
@@ -70,9 +72,9 @@ def macro(groups: Sequence[np.ndarray], seed: int = 0) -> tuple[Ratio, tuple[Rat
         return Ratio(value, error, (float(low), float(high)), units) if known else Ratio(value, None, None, units)
 
     each = tuple(
-        measured(float(m), float(e), r, len(g), len(g) > 1)
-        for m, e, r, g in zip(means, error, resampled, groups, strict=True)
+        measured(float(m), float(e), r, len(g), spread)
+        for m, e, r, g, spread in zip(means, error, resampled, groups, spreads, strict=True)
     )
-    units, known = sum(len(g) for g in groups), any(len(g) > 1 for g in groups)
-    spread = float(np.sqrt((error**2).sum()) / len(groups))
-    return measured(float(means.mean()), spread, resampled.mean(0), units, known), each
+    units = sum(len(g) for g in groups)
+    whole = float(np.sqrt((error**2).sum()) / len(groups))
+    return measured(float(means.mean()), whole, resampled.mean(0), units, any(spreads)), each

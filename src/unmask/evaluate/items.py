@@ -31,6 +31,11 @@ PART = 512
 """Texts that are scored together."""
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 """How the files of items are called in a directory."""
+FIELDS = frozenset(
+    ("sentence_good", "sentence_bad", "good", "bad", "text", "answer", "candidates", "relation", "context", "choices")
+    + ("label", "template", "sub", "obj", "sentences", "masked_sentences")
+)
+"""The fields that some suite reads: none of them is another one misspelt."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Options:
     """How a suite measures; each reads what concerns it.
 
     plan    how texts are scored; None = the model's own
-    limit   at most so many items of a set, drawn by key (bpb: pieces, or sampled tokens); None = all
+    limit   at most so many items of a set, drawn by key (bpb: pieces, or sampled tokens); None = all, but for pseudo
+            bits per byte, which are then estimated from `bpb.SAMPLE` tokens
     stride  bpb: tokens between two rolling windows; None = pieces side by side
     seed    of samples and intervals
     counts  bpb: (V,) unigram counts of the training text
@@ -102,8 +108,9 @@ def _item(line: bytes, where: str) -> dict[str, Any]:
 def text_of(item: Mapping[str, Any], key: str, where: str) -> str:
     """A field that must be a text with something in it."""
     if key not in item:
+        strange = [name for name in item if name not in FIELDS]
         raise UserError(
-            f"{where} has no '{key}' (it has: {', '.join(map(str, item)) or 'nothing'}){nearest(key, item)}"
+            f"{where} has no '{key}' (it has: {', '.join(map(str, item)) or 'nothing'}){nearest(key, strange)}"
         )
     value = item[key]
     if not isinstance(value, str) or not value.strip():
@@ -140,6 +147,7 @@ def scored(
     plan: Plan | None = None,
     watch: Watch = silent,
     what: str = "scoring",
+    end: bool = False,
 ) -> Iterator[Score]:
     """`score` of each text, a part at a time."""
     with watch(what, len(texts)) as advance:
@@ -150,6 +158,7 @@ def scored(
                 texts[part],
                 None if context is None else context[part],
                 plan,
+                end=end,
                 only=None if only is None else only[part],
             )
             advance(len(texts[part]))
@@ -158,7 +167,8 @@ def scored(
 def shortened(model: Model, plan: Plan | None, context: str, texts: Sequence[str]) -> str:
     """The end of a context that the model has room for before each of the texts; all of it, if that fits.
 
-    What lies farthest from the texts is cut off, where `score` would score them in a window with little context.
+    What lies farthest from the texts is cut off. Where they share one stack with it, half of the room is left to the
+    context, however long a text is: one long answer does not take the context of all others.
     """
     objective, shape, tokenizer = objective_of(model), shape_of(model), tokenizer_of(model)
     plan = plan_of(objective, plan)
@@ -170,8 +180,20 @@ def shortened(model: Model, plan: Plan | None, context: str, texts: Sequence[str
         if over <= 0:
             break
         begin = tokenizer.encode_aligned([context])[0].begin
-        context = context[max(int(begin[over]), 1) :] if over < len(begin) else ""
+        cut = over if source is not None else min(over, len(begin) - most // 2)
+        if cut <= 0:
+            break
+        context = context[max(int(begin[cut]), 1) :] if cut < len(begin) else ""
     return context
+
+
+def unknown(model: Model, texts: Sequence[str]) -> int:
+    """How many of the texts hold an unknown token, which stands for whatever the tokenizer cannot spell."""
+    unk = model.vocabulary.unk
+    if unk is None:
+        return 0
+    parts = (texts[begin : begin + PART] for begin in range(0, len(texts), PART))
+    return sum(bool((ids == unk).any()) for part in parts for ids in tokenizer_of(model).encode_batch(list(part)))
 
 
 class Events:
@@ -196,28 +218,57 @@ class Events:
         return {"plan": self.plan, "event": event, "start": self.start, **more}
 
 
-def standing(values: np.ndarray, right: np.ndarray, tolerance: float = 0.0) -> tuple[int, int]:
-    """How many wrong values lie above the best right one, and how many tie with it within `tolerance`.
+@dataclass(frozen=True)
+class Standing:
+    """How many wrong values lie above the best right one, how many tie with it, and how many right ones are as good.
+
+    Tied ones stand in any order, each as likely as another.
+    """
+
+    above: int
+    tied: int
+    right: int = 1
+
+    def precision(self, k: int = 1) -> float:
+        """P@k: the chance that a right one is among the first k.
+
+        >>> Standing(0, 3).precision(), Standing(0, 2, right=2).precision(), Standing(1, 1).precision(2)
+        (0.25, 0.5, 0.5)
+        """
+        first = max(k - self.above, 0)
+        return 1.0 - float(self._wrong_first()[min(first, self.tied + 1)])
+
+    def reciprocal_rank(self) -> float:
+        """The expected 1 / rank of the first right one.
+
+        >>> Standing(1, 0).reciprocal_rank(), Standing(0, 1).reciprocal_rank()
+        (0.5, 0.75)
+        """
+        at_least = self._wrong_first()  # of exactly x wrong ones: at_least[x] - at_least[x + 1]
+        return float((-np.diff(at_least) / (1 + self.above + np.arange(self.tied + 1))).sum())
+
+    def _wrong_first(self) -> np.ndarray:
+        """(tied + 2,) the chance that at least x of the tied wrong ones stand before the first right one."""
+        i = np.arange(self.tied + 1)
+        return np.append(1.0, np.cumprod((self.tied - i) / (self.tied + self.right - i)))
+
+
+def standing(values: np.ndarray, right: np.ndarray, tolerance: float = 0.0) -> Standing:
+    """Where the best right value stands; values tie within `tolerance`.
 
     >>> standing(np.array([-1.0, -2.0, -2.0, -5.0]), np.array([False, True, False, False]))
-    (1, 1)
+    Standing(above=1, tied=1, right=1)
     """
     best, wrong = values[right].max(), values[~right]
     tied = np.abs(wrong - best) <= tolerance
-    return int(((wrong > best) & ~tied).sum()), int(tied.sum())
+    level = np.abs(values[right] - best) <= tolerance
+    return Standing(int(((wrong > best) & ~tied).sum()), int(tied.sum()), int(level.sum()))
 
 
-def precision(above: np.ndarray | int, tied: np.ndarray | int, k: int = 1) -> np.ndarray:
-    """P@k: the chance that the right one is among the first k, tied ones standing in any order.
-
-    >>> precision(np.array([0, 0, 1]), np.array([0, 1, 0])).tolist()
-    [1.0, 0.5, 0.0]
-    """
-    return np.clip((k - np.asarray(above, np.float64)) / (np.asarray(tied) + 1), 0.0, 1.0)
-
-
-def in_percent(measured: Ratio) -> dict[str, Any]:
-    """A share's value, interval and error, ready for JSON."""
+def in_percent(measured: Ratio | None) -> dict[str, Any]:
+    """A share's value, interval and error, ready for JSON; None where nothing could be measured."""
+    if measured is None:
+        return {"value": None, "interval": None, "standard_error": None}
     interval, error = measured.interval, measured.error
     return {
         "value": 100 * measured.value,

@@ -16,13 +16,25 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.evaluate.base import Model
 from unmask.evaluate.intervals import macro
-from unmask.evaluate.items import TIE, Events, Options, in_percent, item_files, read_items, sample, scored, text_of
+from unmask.evaluate.items import (
+    TIE,
+    Events,
+    Options,
+    in_percent,
+    item_files,
+    read_items,
+    sample,
+    scored,
+    text_of,
+    unknown,
+)
 
 KEYS = (("sentence_good", "sentence_bad"), ("good", "bad"))
 """Names of the two sentences in a line: BLiMP's, or short."""
 PROTOCOL = (
     "per cent of pairs whose good sentence has the larger summed log-probability; a difference below 1e-6 nats times "
-    "the longer one's tokens is a tie and counts half, as an identical pair does; mean over sets"
+    "the longer one's tokens is a tie and counts half, as an identical pair does; pairs with a sentence of which no "
+    "token is scored are left out; mean over sets"
 )
 
 
@@ -82,9 +94,12 @@ def minimal_pairs(model: Model, data: PairSets, options: Options) -> dict[str, A
     scores = events.see(scored(model, texts, plan=options.plan, watch=options.watch, what="sentences"))
     sums = np.array([(s.logprob, s.tokens) for s in scores]).reshape(-1, 2, 2)  # pair, (good, bad), (log p, tokens)
     won, shorter, rows = _by_set(chosen, sums)
-    whole, each = macro(won, options.seed)
-    for row, own, short in zip(rows, each, shorter, strict=True):
-        row |= {**in_percent(own), "length_baseline": 100 * float(short.mean())}
+    some = [len(w) > 0 for w in won]
+    whole, each = macro([w for w in won if len(w)], options.seed) if any(some) else (None, ())
+    known = iter(each)
+    for row, short in zip(rows, shorter, strict=True):
+        own = next(known) if len(short) else None
+        row |= {**in_percent(own), "length_baseline": 100 * float(short.mean()) if len(short) else None}
     return {
         "suite": "minimal-pairs",
         "label": "accuracy, per cent",
@@ -93,11 +108,12 @@ def minimal_pairs(model: Model, data: PairSets, options: Options) -> dict[str, A
         **in_percent(whole),
         "interval_over": "pairs within sets",
         "chance": 50.0,
-        "length_baseline": 100 * float(np.mean([s.mean() for s in shorter])),
+        "length_baseline": 100 * float(np.mean([s.mean() for s in shorter if len(s)])) if any(some) else None,
         "counts": {
             "sets": len(rows),
-            **{key: sum(row[key] for row in rows) for key in ("pairs", "ties", "identical")},
+            **{key: sum(row[key] for row in rows) for key in COUNTED},
             "scored_tokens": int(sums[..., 1].sum()),
+            "texts_with_unknown_tokens": unknown(model, texts),
         },
         "passed_over": list(data.passed_over),
         "limit": options.limit,
@@ -107,7 +123,8 @@ def minimal_pairs(model: Model, data: PairSets, options: Options) -> dict[str, A
     }
 
 
-COLUMNS = ("set", "value", "interval", "length_baseline", "pairs", "ties", "identical")
+COUNTED = ("pairs", "ties", "identical", "unscorable")
+COLUMNS = ("set", "value", "interval", "length_baseline", *COUNTED)
 
 
 def _by_set(
@@ -115,7 +132,7 @@ def _by_set(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[dict[str, Any]]]:
     """Of each set (n,) whether the good sentence won and whether it is the shorter (halves for ties), and its counts.
 
-    `sums` holds the pairs that differ, in order.
+    `sums` holds the pairs that differ, in order; those with a sentence of which nothing is scored are left out.
     """
     won, shorter, rows = [], [], []
     begin = 0
@@ -125,10 +142,13 @@ def _by_set(
         begin += len(here)
         own, short = np.full(len(same), 0.5), np.full(len(same), 0.5)
         own[~same], short[~same] = preferred(here[:, :, 0], here[:, :, 1]), preferred(-here[:, :, 1])
-        ties = int((own[~same] == 0.5).sum())
-        won.append(own)
-        shorter.append(short)
-        rows.append({"set": s.name, "pairs": len(same), "ties": ties, "identical": int(same.sum())})
+        lost = np.zeros(len(same), bool)
+        lost[~same] = (here[:, :, 1] == 0).any(1)
+        ties = int((own[~same & ~lost] == 0.5).sum())
+        won.append(own[~lost])
+        shorter.append(short[~lost])
+        counted = (len(same), ties, int(same.sum()), int(lost.sum()))
+        rows.append({"set": s.name, **dict(zip(COUNTED, counted, strict=True))})
     return won, shorter, rows
 
 
@@ -153,5 +173,6 @@ def _by_term(sets: Sequence[PairSet], outcomes: Sequence[np.ndarray]) -> dict[st
         return {}
     found: dict[str, list[float]] = {}
     for term, won in zip(terms, outcomes, strict=True):
-        found.setdefault(str(term), []).append(float(won.mean()))
+        if len(won):
+            found.setdefault(str(term), []).append(float(won.mean()))
     return {"terms": [{"term": t, "value": 100 * float(np.mean(v)), "sets": len(v)} for t, v in sorted(found.items())]}

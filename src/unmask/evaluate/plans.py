@@ -9,8 +9,8 @@
                    Model Scoring", section 3)
     infill         each token from all others, for models of span corruption: one copy a token, with sentinel 0
                    in its place; the target is `<0> token <1>` and only the token's own probability counts
-    decoder        the text as the one span that such a model left out: source `context <0>`, target `<0> text`; each
-                   token from those before it, in one pass
+    decoder        the text as the one span that such a model left out: source `context <0> what follows`, target
+                   `<0> text`; each token from those before it, in one pass
 
 Legend: R pieces of text, N their tokens end to end; an answer slot is a token's place in 0 … N − 1, or N + r
 for the end token of piece r.
@@ -32,6 +32,8 @@ from unmask.objectives.layout import Layout, Pairs, Ragged
 
 FORWARD: tuple[Plan, ...] = ("left_to_right", "decoder")
 """Plans by the chain rule: their sum is the log-probability of the text."""
+MASKED: tuple[Plan, ...] = ("pseudo", "pseudo_words")
+"""Plans that put [MASK] in a token's place. They and infill see both sides: every plan not in FORWARD does."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,16 @@ class Query:
     """R pieces of text, each at most `room` long, and what is asked of them.
 
     rows.ends  the end token is scored too (plans by the chain rule)
-    rows.word  where words start (pseudo_words)
+    rows.word  where words start (pseudo_words): from a token to its word's end all is hidden; None = the tokenizer's
     given      (R,) leading tokens of each piece that are context
     asked      (N,) bool, the tokens to score; none that is given
+    after      (R,) trailing tokens that are context too (decoder: the source shows them behind <0>); None = none
     """
 
     rows: Rows
     given: np.ndarray
     asked: np.ndarray
+    after: np.ndarray | None = None
 
     @staticmethod
     def of(rows: Rows, given: np.ndarray | None = None) -> Query:
@@ -126,7 +130,7 @@ def room(objective: Objective, shape: Shape, plan: Plan | None = None) -> int:
     """Tokens of text that one example can hold: with its context in one stack, without it where that is the source."""
     plan, two = plan or objective.plan, shape.source > 0
     longest = shape.stream
-    if plan in ("pseudo", "pseudo_words"):
+    if plan in MASKED:
         extra = 2  # [CLS] and [SEP]
     elif plan == "infill":
         # source: the text and [EOS]; in one stack the target <0> x <1> [EOS] follows it
@@ -218,14 +222,22 @@ def _left_to_right(objective: Objective, query: Query, pieces: np.ndarray, vocab
 
 
 def _decoder(objective: Objective, query: Query, pieces: np.ndarray, vocabulary: Vocabulary) -> Expansion:
-    """source `context <0> [EOS]`, target `<0> text` and, where asked, what closes it in training: <1> or [EOS]."""
+    """source `context <0> after [EOS]`, target `<0> text` and, where asked, what closes it: <1> or [EOS]."""
     rows, slot = take(query.rows, pieces)
-    zero = int(vocabulary.sentinels[0])
-    source = rows.place < np.repeat(query.given[pieces], rows.lengths)
+    zero, given = int(vocabulary.sentinels[0]), query.given[pieces]
+    stop = rows.lengths - (0 if query.after is None else query.after[pieces])
+    source = (rows.place < np.repeat(given, rows.lengths)) | (rows.place >= np.repeat(stop, rows.lengths))
     framed = frame(_part(rows, ~source), before=zero, at_end=closing(objective, vocabulary))
-    before = frame(replace(_part(rows, source), ends=np.zeros_like(rows.ends)), after=zero)
-    pairs = Pairs(_ragged(frame(before, after=vocabulary.need("eos"))), _ragged(framed))
+    shown = _part(rows, source)
+    left = np.insert(shown.tokens, shown.start[:-1] + given, zero)
+    marked = Ragged(left, shown.start + np.arange(len(shown.start)))
+    pairs = Pairs(_closed(marked, vocabulary.need("eos")), _ragged(framed))
     return _answer(query, pieces, slot[~source], framed, layout_of(objective)(pairs, vocabulary))
+
+
+def _closed(texts: Ragged, last: int) -> Ragged:
+    """Each text with one more token at its end."""
+    return Ragged(np.insert(texts.tokens, texts.start[1:], last), texts.start + np.arange(len(texts.start)))
 
 
 def closing(objective: Objective, vocabulary: Vocabulary) -> int:

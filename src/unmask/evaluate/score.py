@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
 
 from unmask.batch import starts
 from unmask.data.collate import Placement, collate, one_per_row, pack
 from unmask.data.corpus import utf8_length, well_formed
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate.base import (
     Model,
@@ -25,12 +26,13 @@ from unmask.evaluate.base import (
     release,
     shape_of,
     states_of,
-    token_losses,
+    token_logits,
     tokenizer_of,
 )
-from unmask.evaluate.events import EDGE, ONLY, SEAM, context_note, cut_note, event, start_of
+from unmask.evaluate.events import context_note, cut_note, event, span_note, start_of
 from unmask.evaluate.plans import FORWARD, Query, expand, in_source, opening, plan_of, room, source_room
-from unmask.evaluate.windows import read, side_by_side
+from unmask.evaluate.seams import Encoded, encode, word_count
+from unmask.evaluate.windows import Windows, read, side_by_side
 from unmask.objectives.base import LM, Plan, Shape, Sizes
 from unmask.train.devices import to_device
 
@@ -45,10 +47,11 @@ class Score:
     """The log-probability (nats) of one text.
 
     each    the addends, one a scored token (the end token last, where it is asked for)
-    tokens  how many they are; bytes and words: UTF-8 bytes, and words between white space, of the scored text
+    tokens  how many they are; bytes and words: of the scored text in UTF-8 and by `data.words`, without what the first
+            token stands for where no start token precedes it, so that it is not scored
     start   the start token in front of it; None where the plan or the tokenizer has none
     greedy  every scored token was the likeliest
-    merged  a token spans the seam of context and text, or an edge of `only`: it is scored, and the event says so
+    merged  a token spans the seam of context and text, or an edge of `only`, and the event says so
     """
 
     logprob: float
@@ -69,8 +72,8 @@ class Score:
 
     @property
     def word_perplexity(self) -> float | None:
-        """exp(−log p / words): it does not depend on how words are cut into tokens."""
-        return _perplexity(self.logprob, self.words)
+        """exp(−log p / words): it does not depend on how words are cut into tokens. None where nothing was scored."""
+        return _perplexity(self.logprob, self.words if self.tokens else 0)
 
 
 def _perplexity(logprob: float, number: int) -> float | None:
@@ -95,7 +98,10 @@ def score(
     plan     one of the objective's (`plans.plans_of`); None = its own
     end      also score the end of the document (decoder: what closes the span); plans by the chain rule only
     only     characters [begin, end) of each text: only tokens that overlap them are scored, given everything before
-             (plans by the chain rule) or everything else
+             (left_to_right), everything else (pseudo, infill), or everything else but what is asked further to the
+             right (pseudo_words; decoder, whose source shows what surrounds the span)
+
+    What is too long for the model is cut, and the event says how: the text into pieces, the context at its beginning.
     """
     plan = plan_of(objective_of(model), plan)
     if end and plan not in FORWARD:
@@ -107,11 +113,13 @@ def score(
     spans = None if only is None else _checked(only, texts)
     tokenizer, bos = tokenizer_of(model), start_of(model, plan)
     start = None if bos is None else tokenizer.token(bos)
+    first = opening(objective_of(model), model.vocabulary, plan) > 0
     found: list[Score] = []
     for number, part in enumerate(_parts(texts, contexts)):
         if number:
             release()
-        encoded = _encode(tokenizer, contexts[part], texts[part], None if spans is None else spans[part])
+        here = None if spans is None else spans[part]
+        encoded = encode(tokenizer, contexts[part], texts[part], here, first)
         found += _scores(model, plan, encoded, end, start, batch_tokens)
     return found
 
@@ -119,19 +127,43 @@ def score(
 def log_losses(
     model: Model, query: Query, batch_tokens: int = BATCH_TOKENS, side: Any = "right", plan: Plan | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(N + R,) −log p in nats at every answer slot of the query (see `plans`), NaN where nothing was asked, and
-    whether the token was the likeliest.
+    """(N + R,) −log p in nats at every answer slot of the query (see `plans`), NaN where nothing was asked (an answer
+    is never NaN: `answers` refuses it), and whether the token was the likeliest.
 
     side: where padding stands; no result depends on it.
     """
+    nll, likeliest = np.full(query.slots, np.nan), np.zeros(query.slots, bool)
+    for a in answers(model, query, batch_tokens, side, plan):
+        nll[a.slot] = a.loss.double().cpu().numpy()
+        likeliest[a.slot] = (a.logits.argmax(-1) == a.token).cpu().numpy()
+    return nll, likeliest
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Some of a query's answers: slots (k,), the logits (k, V) there, the tokens (k,) asked about, and −log p (k,)."""
+
+    slot: np.ndarray
+    logits: Tensor
+    token: Tensor
+    loss: Tensor
+
+
+def answers(
+    model: Model, query: Query, batch_tokens: int = BATCH_TOKENS, side: Any = "right", plan: Plan | None = None
+) -> Iterator[Answers]:
+    """The answers of a query, each slot once, a chunk at a time; their logits live no longer than that.
+
+    Where a plan goes by words and the query does not say where they start, the tokenizer's own words count. A model
+    that gives some token no finite log-probability is refused: nothing could be said about it, and it must not pass
+    for a token that was not asked about.
+    """
     objective = objective_of(model)
     plan = plan_of(objective, plan)
-    if plan == "pseudo_words":
+    if plan == "pseudo_words" and query.rows.word is None:
         word = tokenizer_of(model).words(query.rows.tokens, query.rows.start)
         query = replace(query, rows=replace(query.rows, word=word))
-    nll, likeliest = np.full(query.slots, np.nan), np.zeros(query.slots, bool)
-    device = device_of(model.network)
-    key = (objective.type, LM.name)
+    device, key = device_of(model.network), (objective.type, LM.name)
     with evaluating(model.network):
         for part in expand(objective, query, model.vocabulary, batch_tokens, plan):
             sizes = part.sizes
@@ -140,11 +172,19 @@ def log_losses(
             batch = collate({objective.type: part.examples}, heads, _place(sizes, shape), shape=shape, side=side)
             batch = to_device(batch, device)
             states = states_of({"model": model.network}, batch)["model"]["stream"]
-            losses, hits = token_losses(LM, model.network.heads[LM.uses], states, batch.stream, batch.targets[key])
-            n = len(part.slot)
-            nll[part.slot] = losses[:n].double().cpu().numpy()
-            likeliest[part.slot] = hits[:n].cpu().numpy()
-    return nll, likeliest
+            n = len(part.slot)  # what follows are targets of weight 0
+            asked = batch.targets[key].map(lambda a, n=n: a[:n])  # type: ignore[misc]
+            for here, logits, token in token_logits(LM, model.network.heads[LM.uses], states, batch.stream, asked):
+                yield Answers(part.slot[here], logits, token, _finite(F.cross_entropy(logits, token, reduction="none")))
+
+
+def _finite(losses: Tensor) -> Tensor:
+    if bool(losses.isfinite().all()):
+        return losses
+    raise UserError(
+        "the model's log-probabilities are not finite numbers, so nothing can be measured: it has probably diverged "
+        "in training; take an earlier checkpoint, or train with a smaller lr"
+    )
 
 
 def _place(sizes: Sizes, shape: Shape) -> Placement:
@@ -156,20 +196,6 @@ def _place(sizes: Sizes, shape: Shape) -> Placement:
 
 
 # ---------------------------------------------------------------- texts → query
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """R texts as ids, each behind its context, and which tokens are asked."""
-
-    tokens: np.ndarray  # (N,)
-    start: np.ndarray  # (R + 1,)
-    seam: np.ndarray  # (R,) tokens of the context
-    asked: np.ndarray  # (N,) bool
-    context: list[bool]
-    scored: list[str]  # the text that is asked about
-    notes: list[str]  # what the event adds
-    merged: list[bool]
 
 
 def _parts(texts: Sequence[str], contexts: Sequence[str]) -> Iterator[slice]:
@@ -193,93 +219,90 @@ def _checked(only: Sequence[tuple[int, int]], texts: Sequence[str]) -> list[tupl
     return [(int(begin), int(end)) for begin, end in only]
 
 
-def _encode(
-    tokenizer: Tokenizer, contexts: Sequence[str], texts: Sequence[str], only: Sequence[tuple[int, int]] | None
-) -> _Encoded:
-    """Each context and text as one string; the seam is where the context's own ids end, or a token changes."""
-    joined = [c + t for c, t in zip(contexts, texts, strict=True)]
-    aligned = None if only is None else tokenizer.encode_aligned(joined)
-    ids = tokenizer.encode_batch(joined) if aligned is None else [a.ids for a in aligned]
-    distinct = [c for c in dict.fromkeys(contexts) if c]
-    alone = dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
-    seams = [_common(alone[c], i) if c else 0 for c, i in zip(contexts, ids, strict=True)]
-    merged = [bool(c) and s < len(alone[c]) for c, s in zip(contexts, seams, strict=True)]
-    notes = [SEAM if m else "" for m in merged]
-    start, seam = starts([len(i) for i in ids]), np.array(seams, np.int64)
-    tokens, row = np.concatenate(ids), np.repeat(np.arange(len(ids)), np.diff(start))
-    given = [bool(c) for c in contexts]
-    asked = np.arange(len(tokens)) >= (start[:-1] + seam)[row]
-    if only is None or aligned is None:
-        return _Encoded(tokens, start, seam, asked, given, list(texts), notes, merged)
-    begin, end = (np.concatenate([getattr(a, side) for a in aligned]) for side in ("begin", "end"))
-    low, high = (np.array([len(c) for c in contexts])[:, None] + np.array(only, np.int64).reshape(-1, 2))[row].T
-    # A token without characters of its own (a mark that the tokenizer puts in) belongs to what follows it.
-    asked &= (begin < high) & ((end > low) | ((begin == end) & (begin >= low)))
-    over = np.bincount(row[asked & ((begin < low) | (end > high))], minlength=len(ids)) > 0
-    notes = [n + ONLY + (EDGE if o else "") for n, o in zip(notes, over, strict=True)]
-    merged = [m or bool(o) for m, o in zip(merged, over, strict=True)]
-    inside = [t[b:e] for t, (b, e) in zip(texts, only, strict=True)]
-    return _Encoded(tokens, start, seam, asked, given, inside, notes, merged)
+@dataclass(frozen=True)
+class _Asked:
+    """The query of R encoded texts, and how they were cut to the model's room."""
+
+    query: Query
+    owner: np.ndarray  # (W,) the text of each window
+    dropped: np.ndarray  # (R,) bool: a part of the context was left out
+    lead: np.ndarray  # (R,) tokens of context in front of every window of the text
 
 
-def _common(a: np.ndarray, b: np.ndarray) -> int:
-    """How many leading tokens two texts share."""
-    n = min(len(a), len(b))
-    differ = np.flatnonzero(a[:n] != b[:n])
-    return int(differ[0]) if len(differ) else n
-
-
-def _query(model: Model, plan: Plan, text: _Encoded, end: bool) -> tuple[Query, np.ndarray, np.ndarray]:
-    """The query for encoded texts, the text (W,) of each of its windows, and whose context (R,) is cut short.
+def _query(model: Model, plan: Plan, text: Encoded, end: bool) -> _Asked:
+    """The query for encoded texts.
 
     Texts beyond the trained length are cut as in training: into full pieces and a rest. Where the context is a
-    source or a visible prefix, every piece gets all of it. Elsewhere it is the text's own beginning: of a context
-    that is too long the end is kept, as much as lets the text stay whole, or half of the room.
+    source or a visible prefix, every piece gets all of it. Elsewhere it is the text's own beginning. Of a context
+    that is too long the end is kept: what a source of its own holds, or else as much as lets the text stay whole, or
+    half of the room.
     """
     objective, shape = objective_of(model), shape_of(model)
     longest, source = room(objective, shape, plan), source_room(shape, plan)
+    if text.span is not None and plan == "decoder":
+        return _around(text, text.span, longest, source, end)
     seam, first = text.seam, opening(objective, model.vocabulary, plan)
     begin, size = text.start[:-1], np.diff(text.start)
-    if in_source(objective, plan):
-        lead, dropped = seam, np.zeros_like(seam)
-        most = longest - 1 if source is None else source
-        if (s := int(seam.max())) > most:
-            raise UserError(
-                f"the context has {s} tokens and the model room for {most}: shorten it by at least {s - most}"
-            )
+    if in_source(objective, plan) and source is not None:
+        kept = np.full(len(seam), source)
     else:
         own = size - seam
         kept = np.where(own < longest, longest - own, longest // 2)
-        lead, dropped = np.zeros_like(seam), np.maximum(seam - kept, 0)
+    dropped = np.maximum(seam - kept, 0)
+    lead = seam - dropped if in_source(objective, plan) else np.zeros_like(seam)
     rest = starts(size - lead - dropped)
     windows = side_by_side(rest, longest - lead if source is None else longest, first)
     owner = windows.text
     windows = replace(windows, begin=windows.begin + (begin + lead + dropped - rest[:-1])[owner])
-    query, at = read(text.tokens, windows, (begin[owner], lead[owner]) if lead.any() else None)
+    query, at = read(text.tokens, windows, ((begin + dropped)[owner], lead[owner]) if lead.any() else None)
+    asked = query.asked & text.asked[at]
     rows = replace(query.rows, ends=windows.ends & end)
-    return Query(rows, query.given, query.asked & text.asked[at]), owner, dropped > 0
+    if text.span is not None and plan == "pseudo_words":  # the span is one word: its rest is hidden too
+        inside = asked & np.roll(asked, 1)
+        rows = replace(rows, word=~inside | (rows.place == 0))
+    return _Asked(Query(rows, query.given, asked), owner, dropped > 0, lead)
+
+
+def _around(text: Encoded, span: np.ndarray, longest: int, source: int | None, end: bool) -> _Asked:
+    """Each text in one window around its span (R, 2); what surrounds it is context, the nearest where it is long."""
+    own, left, right = span[:, 1] - span[:, 0], span[:, 0], np.diff(text.start) - span[:, 1]
+    if (own > longest).any():
+        k = int(np.argmax(own))
+        raise UserError(
+            f"only asks for {text.scored[k][:40]!r} …, {own[k]} tokens, and the model has room for {longest} in one "
+            "span: shorten it"
+        )
+    most = longest - own if source is None else np.full(len(own), source)
+    before = np.minimum(left, np.maximum(most - right, most // 2))
+    after = np.minimum(right, most - before)
+    owner = np.arange(len(own))
+    ends = np.full(len(own), end)
+    begin = text.start[:-1] + left - before
+    query, at = read(text.tokens, Windows(owner, begin, before + own + after, before, own, ends))
+    asked = query.asked & text.asked[at]
+    return _Asked(Query(query.rows, query.given, asked, after), owner, before + after < left + right, before)
 
 
 # ---------------------------------------------------------------- answers → scores
 
 
-def _scores(model: Model, plan: Plan, text: _Encoded, end: bool, start: str | None, batch_tokens: int) -> list[Score]:
-    query, owner, dropped = _query(model, plan, text, end)
+def _scores(model: Model, plan: Plan, text: Encoded, end: bool, start: str | None, batch_tokens: int) -> list[Score]:
+    asked = _query(model, plan, text, end)
+    query, owner, texts = asked.query, asked.owner, len(text.seam)
     nll, likeliest = log_losses(model, query, batch_tokens, plan=plan)
-    texts = len(text.seam)
     slots = np.concatenate([owner[query.rows.row], owner])  # the text of every answer slot
     order = np.argsort(slots, kind="stable")  # reading order: of end tokens, only a text's last is asked
     order = order[~np.isnan(nll[order])]
     number = np.bincount(slots[order], minlength=texts)
     each = np.split(-nll[order], np.cumsum(number)[:-1])
     greedy = np.bincount(slots[order], ~likeliest[order], texts) == 0
-    named = _named(model, plan, text, end, np.bincount(owner, minlength=texts) > 1, dropped)
+    named = _named(model, plan, text, end, asked)
     return [
         Score(
             logprob=float(e.sum()),
             tokens=len(e),
             bytes=utf8_length(well_formed(said)),
-            words=len(said.split()),
+            words=word_count(said),
             event=name,
             plan=plan,
             start=start,
@@ -291,13 +314,21 @@ def _scores(model: Model, plan: Plan, text: _Encoded, end: bool, start: str | No
     ]
 
 
-def _named(model: Model, plan: Plan, text: _Encoded, end: bool, cut: np.ndarray, dropped: np.ndarray) -> list[str]:
-    """The event of every text; `cut` (R,) those in several windows, `dropped` those whose context is cut short."""
-    objective = objective_of(model)
-    longest = room(objective, shape_of(model), plan)
-    pieces, shortened = cut_note(longest, opening(objective, model.vocabulary, plan)), context_note(longest)
-    said = {given: event(model, plan, given, end) for given in set(text.context)}
-    return [
-        said[c] + (shortened if d else "") + (pieces if k else "") + more
-        for c, d, k, more in zip(text.context, dropped, cut, text.notes, strict=True)
-    ]
+def _named(model: Model, plan: Plan, text: Encoded, end: bool, asked: _Asked) -> list[str]:
+    """The event of every text."""
+    objective, shape = objective_of(model), shape_of(model)
+    longest, source = room(objective, shape, plan), source_room(shape, plan)
+    behind = in_source(objective, plan)
+    first, span = opening(objective, model.vocabulary, plan), text.span is not None
+    said = {given: event(model, plan, given, end, span) for given in set(text.context)}
+    note = span_note if span and plan == "decoder" else context_note
+    shortened = note(longest if source is None or not behind else source)
+    pieces = np.bincount(asked.owner, minlength=len(text.seam)) > 1
+    out = []
+    for k, (given, more) in enumerate(zip(text.context, text.notes, strict=True)):
+        cut = ""
+        if pieces[k]:
+            most = longest - int(asked.lead[k]) if source is None else longest
+            cut = cut_note(most, first, ("each" if behind else "first") if given else None)
+        out.append(said[given] + (shortened if asked.dropped[k] else "") + cut + more)
+    return out

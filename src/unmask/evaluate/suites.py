@@ -16,22 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from unmask.config import CorpusConfig
 from unmask.data.corpus import read
 from unmask.errors import UserError, nearest
-from unmask.evaluate.base import Model
+from unmask.evaluate.base import Model, objective_of
 from unmask.evaluate.bpb import bits_per_byte, encode
 from unmask.evaluate.choice import multiple_choice, read_choice
 from unmask.evaluate.cloze import cloze
 from unmask.evaluate.gaps import read_gaps
 from unmask.evaluate.items import Options
 from unmask.evaluate.pairs import minimal_pairs, read_pairs
-from unmask.evaluate.watch import Watch, silent
-from unmask.objectives.base import Plan
+from unmask.evaluate.plans import plan_of
 
-__all__ = ["SUITES", "Suite", "encode", "evaluate", "suite_of"]
+__all__ = ["SUITES", "Suite", "checked", "encode", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +36,13 @@ class Suite:
     """read      a path → what is measured on; the model is asked only by those that need its tokenizer
     measure   the pure function
     own       what stands for a missing path: the run's held-out text, a shipped battery, or nothing
+    rolls     long texts may be read in rolling windows (`Options.stride`)
     """
 
     read: Callable[[Model, str | Path | None], Any]
     measure: Callable[[Model, Any, Options], dict[str, Any]]
     own: str | None = None
+    rolls: bool = False
 
 
 def _text(model: Model, path: str | Path | None) -> Any:
@@ -67,30 +66,25 @@ def _given(read_file: Callable[[str | Path], Any], what: str) -> Callable[[Model
 
 
 SUITES: dict[str, Suite] = {
-    "bpb": Suite(_text, _bits, own="held-out text"),
+    "bpb": Suite(_text, _bits, own="held-out text", rolls=True),
     "minimal-pairs": Suite(_given(read_pairs, "pairs"), minimal_pairs),
     "cloze": Suite(lambda model, path: read_gaps(path), cloze, own="battery"),
     "choice": Suite(_given(read_choice, "questions"), multiple_choice),
 }
 
 
-def suite_of(name: str) -> Suite:
-    if name not in SUITES:
-        raise UserError(f"no suite '{name}' (known: {', '.join(SUITES)}){nearest(name, SUITES)}")
-    return SUITES[name]
+def checked(model: Model, suite: str, options: Options) -> Suite:
+    """A suite by name; what is asked of it fits it and the model (said before anything is read)."""
+    if suite not in SUITES:
+        raise UserError(f"no suite '{suite}' (known: {', '.join(SUITES)}){nearest(suite, SUITES)}")
+    plan_of(objective_of(model), options.plan)
+    if options.stride is not None and not SUITES[suite].rolls:
+        rolling = ", ".join(name for name, s in SUITES.items() if s.rolls)
+        raise UserError(f"{suite} reads no rolling windows: drop stride={options.stride}, which is for {rolling}")
+    return SUITES[suite]
 
 
-def evaluate(
-    model: Model,
-    suite: str,
-    data: Any,
-    counts: np.ndarray | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    plan: Plan | None = None,
-    stride: int | None = None,
-    watch: Watch = silent,
-) -> dict[str, Any]:
-    """Run a suite by name on what it reads; the settings are those of `items.Options`."""
-    chosen = suite_of(suite)
-    return chosen.measure(model, data, Options(plan, limit, stride, seed, counts, watch))
+def evaluate(model: Model, suite: str, data: Any, options: Options | None = None) -> dict[str, Any]:
+    """Run a suite by name on what it reads."""
+    options = options or Options()
+    return checked(model, suite, options).measure(model, data, options)

@@ -43,20 +43,21 @@ def load_llama2c(file: str | Path) -> Transformer:
     return model
 
 
-def find_llama2c(source: Path) -> tuple[Path, Path | None]:
-    """The model's file at a path, or the one in that directory; and the tokenizer's beside it, if there is one."""
+def find_llama2c(source: Path) -> tuple[Path, list[Path]]:
+    """The model's file at a path, or the one in that directory; and the tokenizers' files (tok*.bin) beside it."""
+    if not source.exists():
+        raise UserError(f"{source} does not exist: give a model's file of llama2.c, or the directory it lies in")
     folder = source if source.is_dir() else source.parent
     files = sorted(folder.glob("*.bin"))
     tokenizers = [f for f in files if f.name.startswith("tok") and f != source]
-    beside = tokenizers[0] if len(tokenizers) == 1 else None
     if not source.is_dir():
-        return source, beside
+        return source, tokenizers
     models = [f for f in files if f not in tokenizers]
     if len(models) != 1:
         raise UserError(
             f"{source} holds {len(models)} models of llama2.c (.bin, tok*.bin aside): give the model's file"
         )
-    return models[0], beside
+    return models[0], tokenizers
 
 
 def _config(path: Path, content: bytes) -> ModelConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -12,7 +13,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.evaluate.plans import plans_of
 from unmask.lm import LM
 
-from .helpers import OBJECTIVES
+from .helpers import OBJECTIVES, model_of, tokenizer
 
 CASES = [(name, plan) for name, objective in OBJECTIVES.items() for plan in plans_of(objective)]
 
@@ -23,9 +24,25 @@ def word_starts(text: str) -> list[bool]:
     return [i in found for i in range(len(text))]
 
 
+def words_in(text: str) -> int:
+    """Words of an ASCII text, white space left out."""
+    return len(re.findall(r"\w+|[^\w\s]", text))
+
+
 def without_start(lm: LM) -> LM:
     """The same model, whose tokenizer has no start token."""
     return replace(lm, words=replace(lm.vocabulary, bos=None))
+
+
+@cache
+def _accentless() -> Tokenizer:
+    spec = tokenizer("wordpiece").spec
+    return Tokenizer(json.dumps({**spec, "normalizer": {"type": "StripAccents"}}))
+
+
+def accentless(lm: LM) -> LM:
+    """A model of words whose tokenizer drops accents, as BERT's does: a lone one (U+0301) has no token."""
+    return replace(lm, tokenizer=_accentless())
 
 
 @cache
@@ -39,3 +56,11 @@ def unigram() -> Tokenizer:
     made.decoder = library.decoders.Metaspace(prepend_scheme="first")
     made.add_special_tokens(pieces[:4])
     return Tokenizer(made.to_str())
+
+
+def tokenized(kind: str) -> LM:
+    """A causal model over a tokenizer of some kind."""
+    if kind != "unigram":
+        return model_of("causal", kind)
+    words = unigram()
+    return replace(model_of("causal", vocab_size=words.vocabulary.size), tokenizer=words)

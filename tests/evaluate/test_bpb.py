@@ -49,9 +49,11 @@ def test_pseudo_bits_per_byte_are_labelled_and_come_with_their_error(name: str) 
     tokens, size = np.concatenate(tokenizer().encode_batch(TEXTS)), sum(len(t.encode()) for t in TEXTS)
     exact = -log_p[tokens].sum() / np.log(2) / size
     assert every["value"] == pytest.approx(exact, rel=1e-6) and every["label"] == "pseudo bits per byte"
-    assert every["counts"]["scored"] == len(tokens) and "mean over a sample" in every["event"]
+    assert every["counts"]["scored"] == len(tokens) and every["event"].startswith("sum over tokens")
     some = [bits_per_byte(lm, text, limit=60, seed=s) for s in range(20)]
     assert all(r["counts"]["scored"] == 60 for r in some)
+    assert "mean over a sample of tokens" in some[0]["event"] and some[0]["limit"] == 60
+    assert f"a sample of 60 of {len(tokens)} tokens, its bits a token times tokens / bytes" in some[0]["event"]
     away = [(r["value"] - exact) / r["standard_error"] for r in some]
     assert np.sqrt(np.mean(np.square(away))) < 2 and len({r["value"] for r in some}) > 10
     assert bits_per_byte(lm, text, limit=60, seed=3) == some[3]
@@ -79,10 +81,29 @@ def test_a_limit_draws_pieces(documents: list[str]) -> None:
     lm = model_of("causal")
     text = encode(lm, documents)
     whole, some = bits_per_byte(lm, text), bits_per_byte(lm, text, limit=40)
-    assert some["counts"]["scored"] < whole["counts"]["scored"] and some["interval_over"] == "pieces"
+    assert some["counts"]["scored"] < whole["counts"]["scored"]
+    assert some["interval_over"] == ("documents" if len(documents) > 20 else "pieces")
+    assert some["limit"] == 40 and "a sample of 40 of " in some["event"] and "sample" not in whole["event"]
     assert some["counts"]["tokens"] == whole["counts"]["tokens"]
     assert abs(some["value"] - whole["value"]) < 4 * some["standard_error"]
-    assert bits_per_byte(lm, text, limit=10**6) == whole
+    assert bits_per_byte(lm, text, limit=10**6) == {**whole, "limit": 10**6}
+
+
+@pytest.mark.parametrize("name", ["causal", "masked"])
+def test_a_sample_of_documents_varies_by_documents(name: str) -> None:
+    """Documents that agree within and differ from each other: their pieces do not vary by themselves."""
+    lm, log_p = stub_of(name)
+    cheap, dear = (chr(97 + int(f(log_p[tokenizer().encode("abcdefghij")]))) for f in (np.argmax, np.argmin))
+    text = encode(lm, [(cheap if k % 2 else dear) * 300 for k in range(24)])
+    r = bits_per_byte(lm, text, limit=200)
+    assert r["interval_over"] == "documents"
+    windows, tokens = 300 / (31 if name == "causal" else 30), r["counts"]["scored"]
+    units = tokens if name == "masked" else 200
+    assert units > 24 * 2 and windows > 9
+    spread = abs(float(np.diff(log_p[tokenizer().encode(cheap + dear)])[0])) / np.log(2) / 2
+    assert r["standard_error"] > 0.8 * spread / np.sqrt(24)  # by pieces: / sqrt(200)
+    few = bits_per_byte(lm, encode(lm, [cheap * 300, dear * 300]), limit=8)
+    assert few["interval_over"] == "pieces"
 
 
 @pytest.mark.parametrize(("name", "plan"), CASES)
@@ -202,6 +223,7 @@ def test_windows_without_a_start_token() -> None:
     assert len({x["value"] for x in r}) == 3 and all(x["start"] is None for x in r)
     assert "given the last token of the one before" in r[0]["event"]
     assert "windows of 15 tokens with stride 4" in r[2]["event"]
+    assert [x["counts"]["bytes"] for x in r] == [len(LONG) - 1] * 3  # nor are its bytes counted
     one = bits_per_byte(lm, encode(lm, ["a"]))
     assert one["counts"]["scored"] == 1 and one["loss"] is None  # the end alone
     ids, v = tokenizer().encode(LONG).tolist(), lm.vocabulary
@@ -211,6 +233,21 @@ def test_windows_without_a_start_token() -> None:
         begin = max(0, min(15 + 4 * k, len(ids)) - 15)
         each.append(float(lm.logits([ids[begin:i]])[0, -1].double().log_softmax(-1)[ids[i]]))
     assert r[2]["loss"] == pytest.approx(-np.mean(each), rel=1e-5) and v.bos is None
+
+
+@pytest.mark.parametrize("kind", ["byte", "bbpe", "wordpiece"])
+def test_bits_without_a_start_token_are_per_byte_of_what_is_scored(kind: str) -> None:
+    lm = without_start(model_of("causal", kind))
+    texts = ["the cat sat on the mat", "dog", "a", "on a"]
+    text = encode(lm, texts)
+    scores = score(lm, texts, end=True)
+    r = bits_per_byte(lm, text)
+    assert r["counts"]["scored"] == sum(s.tokens for s in scores)
+    assert r["counts"]["bytes"] == sum(s.bytes for s in scores)
+    total = -sum(s.logprob for s in scores) / np.log(2)
+    assert r["value"] == pytest.approx(total / r["counts"]["bytes"], rel=1e-5)
+    first = len(tokenizer(kind).decode(tokenizer(kind).encode(texts[0])[:1]))
+    assert scores[0].bytes == len(texts[0]) - first > 0
 
 
 def test_an_event_says_nothing_of_windows_where_every_document_fits() -> None:
@@ -272,6 +309,11 @@ def test_part_and_order_of_documents_change_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_bad_input_is_said() -> None:
     lm = model_of("causal")
+    for wrong in (float("nan"), float("inf")):
+        broken = model_of("causal")
+        next(broken.network.parameters()).data.fill_(wrong)
+        with pytest.raises(UserError, match="are not finite numbers"):
+            bits_per_byte(broken, encode(broken, TEXTS))
     with pytest.raises(UserError, match="is empty"):
         encode(lm, ["", ""])
 

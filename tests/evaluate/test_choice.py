@@ -16,6 +16,7 @@ from unmask.evaluate.items import Options
 from unmask.evaluate.score import score
 
 from .helpers import OBJECTIVES, Stub, model_of, stub_of, tokenizer
+from .scoring import accentless, without_start
 
 LETTERS = tuple(
     Question(f"the cat sat on the\na. mat\nc. log\nd. dog\ne. {end}\nand on the:", (" a", " c", " d", " e"), label)
@@ -103,6 +104,43 @@ def test_f20_a_merged_seam_is_warned_of_and_moved_for_every_answer_alike(name: s
     assert r["counts"]["scored_tokens"] == plain["counts"]["scored_tokens"]
 
 
+def test_equal_ids_that_cover_more_characters_are_a_merged_seam() -> None:
+    """A whole-word [UNK] swallows the answer without a change of ids: both answers start where it does."""
+    lm = model_of("causal", "wordpiece", max_position=64)
+    r = multiple_choice(lm, (Question("the x", ("x", " cat"), 0), Question("the cat", (" sat", " on"), 0)), Options())
+    assert r["counts"]["merged_seams"] == 1 and r["counts"]["unscorable"] == 0
+    assert r["counts"]["scored_tokens"] == 1 + 2 + 2 and r["counts"]["texts_with_unknown_tokens"] == 2
+
+
+@pytest.mark.parametrize("name", ["causal", "masked"])
+def test_an_answer_of_which_nothing_is_scored_does_not_win(name: str) -> None:
+    """A lone accent is dropped by the normaliser; a first token without a start token has nothing to be given."""
+    lm = accentless(model_of(name, "wordpiece", max_position=64))
+    good = Question("the cat", (" sat", " on"), 0)
+    r = multiple_choice(lm, (good, Question("the cat", (" \u0301", " on"), 0)), Options())
+    assert (r["counts"]["questions"], r["counts"]["unscorable"]) == (2, 1) and "left out" in r["warnings"][0]
+    assert r["readings"] == multiple_choice(lm, (good,), Options())["readings"]
+    moved = Question("the x", ("\u0301", "x"), 0)  # the second is one unknown word with the end of the context
+    r = multiple_choice(lm, (good, moved), Options())
+    assert r["counts"]["unscorable"] == 1 and r["counts"]["merged_seams"] == 1
+    first = (Question("", ("a", "b"), 0),)
+    none = multiple_choice(without_start(model_of("causal")), first, Options())
+    assert none["value"] is None and none["counts"]["unscorable"] == 1 and none["chance"] is None
+    json.dumps(none, allow_nan=False)
+
+
+def test_one_long_answer_leaves_half_of_the_room_to_the_context() -> None:
+    lm = model_of("causal", context=32)
+    context = "the cat sat on the mat and the dog sat on the log"
+    longest = lm.context - 1
+    kept = items.shortened(lm, None, context, (" a", " and the dog" * 9))
+    assert len(kept) == longest // 2 and context.endswith(kept)
+    fits = " and the dog"
+    assert len(items.shortened(lm, None, context, (" a", fits))) == longest - len(fits)
+    r = multiple_choice(lm, (Question(context, (" a", " and the dog" * 9), 0),), Options())
+    assert r["counts"]["shortened_contexts"] == 1 and "all of it" not in r["warnings"][0]
+
+
 def test_words_that_meet_without_a_blank_are_warned_of() -> None:
     r = multiple_choice(model_of("causal"), (Question("the cat", ("sat", "is"), 0), WORDS[1]), Options())
     assert any("without a blank" in w for w in r["warnings"])
@@ -110,12 +148,25 @@ def test_words_that_meet_without_a_blank_are_warned_of() -> None:
     assert chinese["warnings"] == []
 
 
-def test_f22_a_pair_task_on_a_model_without_segments() -> None:
-    """Context and answer are read by models of no, one and two segment types, with nothing to set."""
-    for types in (0, 1, 2):
-        for name in ("masked", "spans"):
-            r = multiple_choice(model_of(name, max_position=96, token_types=types), WORDS, Options())
-            assert 0 <= r["value"] <= 100 and r["counts"]["scored_tokens"] > 0
+@pytest.mark.parametrize("name", ["masked", "causal", "spans"])
+def test_f22_a_pair_task_on_models_with_and_without_segments(name: str) -> None:
+    """Nothing is to be set: without segment ids context and answer are of type 0 where a model has types.
+
+    So one whose row of type 0 is zero answers as one without types that has its other weights, whatever row 1 holds.
+    """
+    two, none = (model_of(name, max_position=96, token_types=types) for types in (2, 0))
+    tables = {k: v for k, v in two.network.state_dict().items() if k.endswith("token_types.weight")}
+    assert tables and all(v.shape[0] == 2 for v in tables.values())
+    none.network.load_state_dict({k: v for k, v in two.network.state_dict().items() if k not in tables})
+    contexts, answers = zip(*[(q.context, c) for q in WORDS for c in q.choices], strict=True)
+    before = score(two, answers, contexts)
+    for table in tables.values():
+        table[0], table[1] = 0.0, 1e6
+    after, without = score(two, answers, contexts), score(none, answers, contexts)
+    assert [s.logprob for s in after] == pytest.approx([s.logprob for s in without], rel=1e-5)
+    assert [s.logprob for s in after] != pytest.approx([s.logprob for s in before], rel=1e-3)
+    r = multiple_choice(two, WORDS, Options())
+    assert r == multiple_choice(none, WORDS, Options()) and r["counts"]["scored_tokens"] > 0
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -165,8 +216,8 @@ def test_questions_are_read(tmp_path: Path) -> None:
 
 BAD = {
     "label": ({"context": "a", "choices": ["b", "c"], "label": 2}, "'label' must be the number .* 0 to 1, not 2"),
-    "true": ({"context": "a", "choices": ["b", "c"], "label": True}, "not True"),
-    "text": ({"context": "a", "choices": ["b", "c"], "label": "b"}, "not b"),
+    "true": ({"context": "a", "choices": ["b", "c"], "label": True}, "not true"),
+    "text": ({"context": "a", "choices": ["b", "c"], "label": "0"}, '0 to 1, not "0"'),
     "one": ({"context": "a", "choices": ["b"], "label": 0}, "at least 2 texts"),
     "empty": ({"context": "a", "choices": ["b", ""], "label": 0}, "must be a list of texts that are not empty"),
     "context": ({"choices": ["b", "c"], "label": 0}, "has no 'context'"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 import torch
 
 from unmask.errors import UserError
-from unmask.evaluate.cloze import Placed, _placed, cloze, standings
+from unmask.evaluate.cloze import Placed, _placed, cloze, narrowed, standings
 from unmask.evaluate.gaps import Gap, Gaps, read_gaps
-from unmask.evaluate.items import Options, precision, standing
+from unmask.evaluate.items import Options, Standing, standing
 from unmask.evaluate.plans import plans_of
 
 from .helpers import OBJECTIVES, Stub, model_of, stub_of, tokenizer
+from .scoring import accentless, without_start
 
 FORWARD = ("causal", "prefix", "prefix-encdec")
 
@@ -53,8 +55,11 @@ def test_candidates_are_won_by_what_a_stub_knows(name: str) -> None:
     words = sum(len(tokenizer().encode(c)) for g in CLOSED for c in g.candidates)
     around = sum(len(tokenizer().encode(g.before + g.after)) * len(g.candidates) for g in CLOSED)
     inside = name not in FORWARD
-    assert r["counts"]["scored_tokens"] == (words if inside else words + around)
-    assert r["plan"] == {"masked": "pseudo_words"}.get(name, OBJECTIVES[name].plan)
+    closes = 7 if name.startswith("spans") else 0  # what closes the span, the same for every candidate
+    assert r["counts"]["scored_tokens"] == (words + closes if inside else words + around)
+    assert r["plan"] == {"pseudo": "pseudo_words", "infill": "decoder"}.get(
+        OBJECTIVES[name].plan, OBJECTIVES[name].plan
+    )
     assert ("whole text" in r["protocol"]) != inside and "p(t" in r["event"]
     json.dumps(r, allow_nan=False)
 
@@ -62,12 +67,12 @@ def test_candidates_are_won_by_what_a_stub_knows(name: str) -> None:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_candidates_are_scored_as_scores_are_and_in_any_order(name: str) -> None:
     lm, g = model_of(name), CLOSED[1]
-    plan: Any = "pseudo_words" if name == "masked" else None
+    plan: Any = {"pseudo": "pseudo_words", "infill": "decoder"}.get(OBJECTIVES[name].plan)
     texts = [g.filled(c) for c in g.candidates]
     only = None if name in FORWARD else [(len(g.before), len(g.before) + len(c)) for c in g.candidates]
     from unmask.evaluate.score import score
 
-    best = int(np.argmax([s.logprob for s in score(lm, texts, plan=plan, only=only)]))
+    best = int(np.argmax([s.logprob for s in score(lm, texts, plan=plan, only=only, end=plan == "decoder")]))
     for word in g.candidates:
         asked = replace(g, answers=(word,))
         values = [cloze(lm, Gaps((replace(asked, candidates=c),)), Options())["value"]
@@ -83,16 +88,19 @@ def test_a_constant_model_is_at_chance(name: str) -> None:
     gaps = tuple(gap("the [MASK] sat", "cat", candidates=("dog", "cat", "log", "mat")) for _ in range(3))
     r = cloze(lm, Gaps(gaps), Options())
     assert r["value"] == pytest.approx(25.0) and r["chance"] == pytest.approx(25.0)
-    assert r["mrr"] == pytest.approx(1 / 2.5)
+    assert r["mrr"] == pytest.approx(np.mean(1 / np.arange(1, 5)))  # each rank is as likely
     n = len(lm.vocabulary.ordinary)
     r = cloze(lm, Gaps((gap("the ca[MASK]", "t"), gap("the [MASK]at", "c"))), Options())
     assert r["value"] == pytest.approx(100 / n) and r["p_at_10"] == pytest.approx(1000 / n)
-    assert r["mrr"] == pytest.approx(1 / (1 + (n - 1) / 2))
+    assert r["mrr"] == pytest.approx(np.mean(1 / np.arange(1, n + 1))) and r["chance"] == pytest.approx(100 / n)
+    several = cloze(lm, Gaps((gap("the ca[MASK]", "t", "r", "b", "tt"),)), Options())  # the last is no one token
+    assert several["value"] == pytest.approx(300 / n) == several["chance"]
 
 
 def test_every_plan_of_a_model_may_be_asked_for() -> None:
     for name, objective in OBJECTIVES.items():
         for plan in plans_of(objective):
+            # those that are asked for are taken: `SPANS` is for none
             r = cloze(model_of(name), Gaps(CLOSED[:1]), Options(plan=plan))
             assert r["plan"] == plan
     with pytest.raises(UserError, match="plan pseudo does not fit"):
@@ -223,9 +231,124 @@ def test_the_most_frequent_answer_stands_beside() -> None:
 
 def test_standings_and_precision_share_ties() -> None:
     values, right = np.array([3.0, 1.0, 1.0, 1.0, 0.0]), np.array([False, True, False, False, False])
-    assert standing(values, right) == (1, 2)
-    assert standing(values, right, tolerance=5.0) == (0, 4)
-    assert precision(1, 2, 1) == 0 and precision(1, 2, 2) == pytest.approx(1 / 3) and precision(1, 2, 10) == 1
+    assert standing(values, right) == Standing(1, 2)
+    assert standing(values, right, tolerance=5.0) == Standing(0, 4)
+    s = Standing(1, 2)
+    assert s.precision(1) == 0 and s.precision(2) == pytest.approx(1 / 3) and s.precision(10) == 1
+
+
+@pytest.mark.parametrize("above,tied,right", [(0, 0, 1), (2, 0, 1), (0, 3, 1), (1, 3, 2), (0, 2, 4), (3, 4, 3)])
+def test_ties_are_averaged_over_every_order(above: int, tied: int, right: int) -> None:
+    """Against each order of the tied ones, by name."""
+    ranks = [
+        1 + above + order.index(True) for order in itertools.permutations([True] * right + [False] * tied)
+    ]  # fmt: skip
+    s = Standing(above, tied, right)
+    assert s.reciprocal_rank() == pytest.approx(np.mean([1 / r for r in ranks]))
+    for k in range(1, above + tied + right + 2):
+        assert s.precision(k) == pytest.approx(np.mean([r <= k for r in ranks]))
+
+
+# ---------------------------------------------------------------- what is hidden, what fits, what cannot be scored
+
+
+def test_the_likeliest_token_in_a_gap_is_given_all_that_follows_it() -> None:
+    """Under pseudo_words, too: the answer is a word of its own, whatever the tokenizer's words are."""
+    lm, v = model_of("masked"), tokenizer().vocabulary
+    placed = [p for w in "tx" if isinstance(p := _placed(lm, gap("the ca[MASK] sat", w), w, "pseudo_words"), Placed)]
+    ids = [v.cls, *tokenizer().encode("the cat sat").tolist(), v.sep]
+    at = 1 + len("the ca")
+    ids[at] = v.mask
+    logits = lm.logits([ids])[0, at][torch.from_numpy(v.ordinary).long()]
+    for p in placed:
+        own = logits[int(np.flatnonzero(v.ordinary == p.ids[p.at])[0])]
+        assert standings(lm, [p], "pseudo_words").tolist() == [[int((logits > own).sum()), 0]]
+    assert np.array_equal(standings(lm, placed, "pseudo_words"), standings(lm, placed, "pseudo"))
+
+
+def test_a_candidate_of_two_words_is_written_from_left_to_right() -> None:
+    """Masked: each token from what precedes it and what follows the candidate; by hand."""
+    lm, v = model_of("masked"), tokenizer().vocabulary
+    g = gap("the [MASK] sat", "a b", candidates=("a b", "cat", "on"))
+    known = {}
+    for c in g.candidates:
+        ids = np.array([v.cls, *tokenizer().encode(g.filled(c)), v.sep])
+        first, last = 1 + len(g.before), 1 + len(g.before) + len(c)
+        total = 0.0
+        for at in range(first, last):
+            hidden = ids.copy()
+            hidden[at:last] = v.mask
+            total += float(lm.logits([hidden.tolist()])[0, at].log_softmax(-1)[ids[at]])
+        known[c] = total
+    best = max(known, key=lambda c: known[c])
+    for c in g.candidates:
+        r = cloze(lm, Gaps((replace(g, answers=(c,)),)), Options())
+        assert r["value"] == 100.0 * (c == best) and "span to its right" in r["event"]
+        above = sum(value > known[c] for value in known.values())
+        assert r["mrr"] == pytest.approx(1 / (1 + above))
+
+
+@pytest.mark.parametrize("name", ["spans", "spans-prefix"])
+def test_a_candidate_is_one_span_of_what_span_corruption_left_out(name: str) -> None:
+    """Source `before <0> after [EOS]`, target `<0> candidate` and what closes the span, by the chain rule; by hand."""
+    lm, words = model_of(name), tokenizer()
+    v = words.vocabulary
+    g = gap("the [MASK] sat", "a b", candidates=("a b", "cat", "on"))
+    zero, one = int(v.sentinels[0]), int(v.sentinels[1])
+    source = [*words.encode(g.before).tolist(), zero, *words.encode(g.after).tolist(), v.eos]
+    known = {}
+    for c in g.candidates:
+        target = [zero, *words.encode(c).tolist(), one]
+        if name == "spans":
+            logits = lm.logits([source], decoder_input_ids=[[v.bos, *target[:-1]]])[0, 1:]
+        else:
+            logits = lm.logits([[v.bos, *source, *target[:-1]]], prefix_length=1 + len(source))[0, 1 + len(source) :]
+        p = logits.log_softmax(-1)
+        known[c] = sum(float(p[i, t]) for i, t in enumerate(target[1:]))
+    for c in g.candidates:
+        r = cloze(lm, Gaps((replace(g, answers=(c,)),)), Options())
+        assert r["plan"] == "decoder" and "what follows" in r["event"]
+        assert r["mrr"] == pytest.approx(1 / (1 + sum(value > known[c] for value in known.values())))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_candidates_of_long_texts_keep_what_is_near_the_gap(name: str) -> None:
+    """All candidates the same surroundings, as many as there is room for, and none is cut in two."""
+    lm = model_of(name, context=32)
+    text = "the cat sat on the mat and on the log and a dog sat on [MASK], and the cat and the dog sat on the log"
+    g = gap(text, "the mat", candidates=("the mat", "a log", "it"))
+    r = cloze(lm, Gaps((g,)), Options())
+    assert r["counts"]["cut_texts"] == 1 and r["counts"]["scored"] == 1
+    assert "cut into" not in r["event"] and "other_events" not in r
+    small = narrowed(lm, g, r["plan"])
+    assert isinstance(small, Gap) and small.candidates == g.candidates
+    assert g.before.endswith(small.before) and g.after.startswith(small.after)
+    assert min(len(small.before), len(small.after)) >= 6
+    assert cloze(lm, Gaps((small,)), Options())["mrr"] == r["mrr"]
+    wider = replace(g, before=g.before[-len(small.before) - 1 :], after=small.after)
+    assert narrowed(lm, wider, r["plan"]) != wider  # as much as there is room for
+    at_the_end = replace(g, after=".")
+    found = narrowed(lm, at_the_end, r["plan"])
+    assert isinstance(found, Gap) and found.after == "." and len(found.before) > len(small.before)
+    assert narrowed(lm, replace(g, candidates=("x" * 40, "it")), r["plan"]) == "too_long"
+
+
+def test_candidates_of_which_nothing_is_scored_are_counted_and_enter_no_mean() -> None:
+    for name in ("masked", "causal"):
+        lm = accentless(model_of(name, "wordpiece", max_position=64))
+        good = gap("the [MASK] sat", "cat", candidates=("cat", "dog"))
+        empty = gap("the [MASK] sat", "cat", candidates=("cat", "\u0301"))  # the normaliser drops it
+        assert len(lm.tokenizer.encode("\u0301")) == 0  # type: ignore[union-attr]
+        r = cloze(lm, Gaps((good, empty)), Options())
+        assert (r["counts"]["gaps"], r["counts"]["scored"], r["counts"]["no_tokens"]) == (2, 1, 1)
+        assert r["value"] == cloze(lm, Gaps((good,)), Options())["value"]
+        nothing = cloze(lm, Gaps((empty,)), Options())
+        assert nothing["value"] is None and nothing["event"] == "nothing was scored"
+        unknown = cloze(lm, Gaps((replace(good, candidates=("cat", "漢")),)), Options())
+        assert unknown["counts"]["texts_with_unknown_tokens"] == 1 and r["counts"]["texts_with_unknown_tokens"] == 0
+    first = gap("[MASK] sat", "a", candidates=("a", "b"))
+    r = cloze(without_start(model_of("causal")), Gaps((first, CLOSED[0])), Options())
+    assert r["counts"]["no_start"] == 1 and r["counts"]["scored"] == 1
 
 
 def test_a_limit_is_for_each_relation() -> None:

@@ -49,6 +49,9 @@ def test_log_likelihoods_are_scores(name: str) -> None:
     for (context, text), (value, greedy) in zip(pairs, found, strict=True):
         s = score(lm, text, context)[0]
         assert value == pytest.approx(s.logprob, rel=1e-5) and greedy is s.greedy
+    moved = asked.loglikelihood([request("a dog and the ", "cat"), request("a dog and the ", "xyz")])
+    plain = asked.loglikelihood([request("a dog and the", " cat"), request("a dog and the", " xyz")])
+    assert moved == plain
     rolling = asked.loglikelihood_rolling([request(t["text"]) for t in TEXTS])
     assert rolling == pytest.approx([s.logprob for s in score(lm, [t["text"] for t in TEXTS])], rel=1e-5)
     info = asked.get_model_info()
@@ -98,6 +101,19 @@ def test_generation_stops_where_asked_and_masked_models_refuse_in_one_sentence()
     assert found[3] == lm.generate("the mat", max_tokens=5, stop=["\n"])[0]
     with pytest.raises(UserError, match="writes no continuation"):
         Answers(model_of("masked"), watch=silent).generate_until(requests[:1])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_answers_are_compared_by_one_event_whatever_their_tokens_take_in(name: str) -> None:
+    """A blank at the context's end, which one answer's token takes in, is all answers', as in lm-eval's own models."""
+    lm = model_of(name, "bbpe", max_position=96)
+    asked = Answers(lm, watch=silent)
+    found = asked.loglikelihood([request("a dog and the ", "cat"), request("a dog and the ", "xyz"), request(" ", "a")])
+    known = score(lm, [" cat", " xyz"], "a dog and the") + score(lm, " a")
+    assert [value for value, _ in found] == pytest.approx([s.logprob for s in known], rel=1e-5)
+    assert asked.get_model_info()["unmask_merged_seams"] == 0
+    asked.loglikelihood([request("a dog and th", "e cat")])  # "the" is one token
+    assert asked.get_model_info()["unmask_merged_seams"] == 1
 
 
 def test_settings_of_generation() -> None:

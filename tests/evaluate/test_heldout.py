@@ -12,6 +12,7 @@ from unmask.batch import starts
 from unmask.data.loader import Loader
 from unmask.errors import UserError
 from unmask.evaluate.heldout import content_tokens, held_out, unigram_losses
+from unmask.evaluate.items import Options
 from unmask.evaluate.suites import encode, evaluate
 from unmask.loss import forward_heads
 from unmask.objectives.base import Shape
@@ -107,7 +108,7 @@ def test_an_unknown_token_is_content_and_has_its_place_in_the_floor() -> None:
     p = (counts + 1) / (len(tokens) + len(v.ordinary) + 1)
     assert r.unigram_floor == pytest.approx(-np.log(p[tokens]).mean(), rel=1e-9)
     assert np.exp(-unigram_losses(counts, v)[content_tokens(v)]).sum() == pytest.approx(1)
-    bits = evaluate(lm, "bpb", encode(lm, ["the 漢 sat", "a 漢字 dog"]), counts)
+    bits = evaluate(lm, "bpb", encode(lm, ["the 漢 sat", "a 漢字 dog"]), Options(counts=counts))
     assert bits["loss"] == pytest.approx(r.loss) and bits["unigram_floor"] == pytest.approx(r.unigram_floor)
     assert bits["lossy"]
 

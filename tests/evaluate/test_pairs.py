@@ -18,6 +18,7 @@ from unmask.evaluate.pairs import PairSet, PairSets, minimal_pairs, preferred, r
 from unmask.lm import LM
 
 from .helpers import OBJECTIVES, Stub, model_of, stub_of, tokenizer
+from .scoring import accentless
 
 WORDS = ("the", "cat", "dog", "sat", "mat", "log", "on", "and")
 
@@ -51,7 +52,8 @@ def one(pairs: tuple[tuple[str, str], ...], name: str = "a") -> PairSets:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_constant_model_scores_exactly_half_on_pairs_of_equal_length(name: str) -> None:
     r = minimal_pairs(constant(name), one(swapped(40)), Options())
-    assert r["value"] == 50.0 and r["interval"] == [50.0, 50.0] and r["length_baseline"] == 50.0
+    assert r["value"] == 50.0 and r["length_baseline"] == 50.0
+    assert r["interval"] is None and r["standard_error"] is None  # they are all alike: no spread is known
     assert r["counts"]["ties"] == 40 and r["counts"]["identical"] == 0
 
 
@@ -91,7 +93,8 @@ def test_ties_count_half_and_identical_pairs_are_shown_apart() -> None:
     assert r["value"] == 75.0  # the mean over sets, not over pairs
     assert (r["sets"][0]["ties"], r["sets"][0]["identical"], r["sets"][0]["pairs"]) == (1, 2, 5)
     assert r["counts"] | {"scored_tokens": 0} == {
-        "sets": 2, "pairs": 8, "ties": 1, "identical": 2, "scored_tokens": 0
+        "sets": 2, "pairs": 8, "ties": 1, "identical": 2, "scored_tokens": 0, "unscorable": 0,
+        "texts_with_unknown_tokens": 0,
     }  # fmt: skip
 
 
@@ -114,13 +117,38 @@ def test_neither_batches_nor_the_order_of_pairs_or_candidates_matter(
     assert minimal_pairs(lm, one(pairs), Options()) == whole
 
 
+def sentence_pairs(n: int) -> tuple[tuple[str, str], ...]:
+    """English pairs as BLiMP builds them, of equal bytes: which of the two is called good is a coin's."""
+    random = np.random.default_rng(4)
+    nouns, verbs = ("cat", "dog", "boy", "cow", "fox", "hen", "man"), ("sees", "hits", "eats", "buys", "owns", "wins")
+    out = set()
+    while len(out) < n:
+        first, second = random.choice(nouns, 2, replace=False)
+        verb, kind = random.choice(verbs), int(random.integers(3))
+        pair = (
+            (f"{first} {verb} the {second}", f"{first} {verb} {second} the"),  # determiners
+            (f"{first} that {verb} {second}s", f"{first}s that {verb} {second}"),  # agreement
+            (f"who does {first} {verb[:-1]}", f"does who {first} {verb[:-1]}"),  # questions
+        )[kind]
+        if pair not in out and pair[::-1] not in out:
+            out.add(pair if random.random() < 0.5 else pair[::-1])
+    return tuple(sorted(out, key=lambda p: p[0] + p[1]))
+
+
 def test_f21_every_architecture_gives_a_number_and_random_weights_half() -> None:
     """Encoder, decoder, prefix and encoder-decoder models; a second plan where there is one."""
-    pairs, named = swapped(500, seed=4), set()
+    pairs, named = sentence_pairs(500), set()
+    assert all(len(a) == len(b) for a, b in pairs) and sum(a > b for a, b in pairs) not in (0, 500)
     for name, objective in OBJECTIVES.items():
         lm = model_of(name)
         r = minimal_pairs(lm, one(pairs), Options())
         assert abs(r["value"] - 50) <= 5, (name, r["value"])
+        assert r["counts"]["ties"] == 0 and r["length_baseline"] == 50.0
+        by_hand = lm.score([text for pair in pairs[:8] for text in pair])
+        few = minimal_pairs(lm, one(pairs[:8]), Options())
+        assert few["value"] == 12.5 * sum(
+            a.logprob > b.logprob for a, b in zip(by_hand[::2], by_hand[1::2], strict=True)
+        )
         assert r["plan"] == objective.plan
         other: Any = {"pseudo": "pseudo_words", "infill": "decoder"}.get(r["plan"])
         if other is not None:
@@ -156,6 +184,34 @@ def test_macro_intervals_cover_the_truth_and_stay_within_sets() -> None:
     assert macro([np.array([1.0])])[0].interval is None
 
 
+def test_a_set_that_is_all_right_or_all_wrong_shows_no_certainty() -> None:
+    whole, each = macro([np.ones(5), np.zeros(4), np.array([0.0, 1.0, 1.0])])
+    assert [m.interval is None and m.error is None for m in each] == [True, True, False]
+    assert whole.interval is not None and whole.interval[0] < whole.value < whole.interval[1]
+    assert macro([np.ones(5), np.zeros(4)])[0].interval is None
+
+
+@pytest.mark.parametrize("name", ["causal", "masked"])
+def test_pairs_with_a_sentence_of_no_token_are_left_out_and_counted(name: str) -> None:
+    """The normaliser drops a lone accent: nothing of it is scored, which is no log-probability of 0."""
+    lm, good = accentless(model_of(name, "wordpiece", max_position=64)), ("the cat sat", "the dog sat")
+    r = minimal_pairs(lm, PairSets((PairSet("a", (good, ("a cat", "\u0301"))), PairSet("b", (good,)))), Options())
+    assert (r["counts"]["pairs"], r["counts"]["unscorable"]) == (3, 1)
+    assert r["value"] == minimal_pairs(lm, one((good,)), Options())["value"]
+    assert [row["unscorable"] for row in r["sets"]] == [1, 0]
+    nothing = minimal_pairs(lm, PairSets((PairSet("a", (("a cat", "\u0301"),)), PairSet("b", (good,)))), Options())
+    assert nothing["sets"][0]["value"] is None and nothing["value"] == r["value"]
+    none = minimal_pairs(lm, one((("a cat", "\u0301"),)), Options())
+    assert none["value"] is None and none["length_baseline"] is None
+    json.dumps(none, allow_nan=False)
+
+
+def test_sentences_with_unknown_tokens_are_counted() -> None:
+    lm = model_of("causal", "wordpiece")
+    r = minimal_pairs(lm, one((("the cat", "the 漢"), ("a cat", "a dog"))), Options())
+    assert r["counts"]["texts_with_unknown_tokens"] == 1
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -186,6 +242,7 @@ BAD = {
     "json": (["{"], "bad.jsonl:1 is no line of JSON"),
     "list": (["[1]"], "bad.jsonl:1 holds no JSON object"),
     "key": ([PAIR, {"sentence_good": "x", "sentence_bda": "y"}], r"bad.jsonl:2 has no 'sentence_bad' .*did you mean"),
+    "missing": ([PAIR, {"sentence_good": "x"}], r"bad.jsonl:2 has no 'sentence_bad' \(it has: sentence_good\)$"),
     "empty": ([PAIR, {**PAIR, "sentence_bad": " "}], "bad.jsonl:2: 'sentence_bad' must be a text that is not empty"),
     "number": ([{**PAIR, "sentence_good": 3}], "must be a text that is not empty, not 3"),
     "nothing": ([], "holds no pairs"),

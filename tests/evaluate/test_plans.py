@@ -19,7 +19,7 @@ from unmask.objectives import Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import Plan
 
 from .helpers import OBJECTIVES, model_of, stub_of, tokenizer
-from .scoring import CASES, without_start, word_starts
+from .scoring import CASES, without_start, word_starts, words_in
 
 TEXTS = ["the cat sat", "a", "", "the dog sat on the log and the cat on the mat, and then they all went home"]
 
@@ -32,7 +32,7 @@ def test_a_stub_gives_the_known_sum_under_every_plan(name: str, plan: Plan, batc
         ids = tokenizer().encode(text)
         assert s.logprob == pytest.approx(log_p[ids].sum(), rel=1e-6, abs=1e-6)
         assert s.each == pytest.approx(log_p[ids].tolist(), rel=1e-5)
-        assert (s.tokens, s.bytes, s.words, s.plan) == (len(ids), len(text), len(text.split()), plan)
+        assert (s.tokens, s.bytes, s.words, s.plan) == (len(ids), len(text), words_in(text), plan)
         assert ("cut into pieces of at most" in s.event) == (len(ids) > room(OBJECTIVES[name], shape_of(lm), plan))
         assert s.event.startswith("log p(text |" if plan in FORWARD else "sum over tokens of log p(token |")
 
@@ -198,8 +198,88 @@ def test_every_piece_of_a_long_text_gets_the_context(name: str) -> None:
         e for i in range(0, len(text), size) for e in score(lm, text[i : i + size], context, plan="decoder")[0].each
     ]
     assert s.each == pytest.approx(each, rel=1e-5) and len(text) > size and "cut into pieces" in s.event
-    with pytest.raises(UserError, match=r"the context has 45 tokens and the model room for \d+: shorten it"):
-        score(lm, "a", "x" * 45, plan="decoder")
+    given = "each given the context and nothing else of the text"
+    assert f"pieces of at most {size} tokens, {given}" in s.event
+
+
+@pytest.mark.parametrize("name", ["prefix", "prefix-encdec", "spans", "spans-prefix"])
+def test_the_end_of_a_context_beyond_the_source_is_read(name: str) -> None:
+    lm = model_of(name, context=40)
+    plan = plans_of(OBJECTIVES[name])[-1]
+    most = source_room(shape_of(lm), plan)
+    kept = room(OBJECTIVES[name], shape_of(lm), plan) - 4 if most is None else most
+    context = "the cat sat on the mat, the dog on the log, a cat on a log"
+    s, short = (score(lm, " cat", c, plan)[0] for c in (context, context[-kept:]))
+    assert s.each == pytest.approx(short.each, rel=1e-5) and "without its beginning" not in short.event
+    assert s.event.startswith(short.event + "; the context without its beginning, which does not fit into")
+    assert score(lm, [" cat", "a"], [context, "a"], plan)[1].event == short.event  # said of the text that it is true of
+
+
+def test_events_of_pieces_say_what_each_is_given() -> None:
+    text, context = "a cat on a mat, a dog on a log, and so on", "the cat"
+    said = {name: score(model_of(name, context=24), text, context)[0].event for name in ("causal", "prefix", "masked")}
+    assert "pieces of at most 23 tokens, the first after the context, each other scored by itself" in said["causal"]
+    assert "pieces of at most 16 tokens, each given the context and nothing else of the text" in said["prefix"]
+    assert "pieces of at most 22 tokens, the first after the context" in said["masked"]
+    assert "each scored by itself" in score(model_of("causal", context=24), text)[0].event
+
+
+# ---------------------------------------------------------------- spans
+
+
+@pytest.mark.parametrize("kind", ["encdec", "prefix"])
+@pytest.mark.parametrize("context", ["", "it: "])
+def test_a_span_is_written_by_the_decoder_given_both_sides(kind: str, context: str) -> None:
+    """`the <0> sat` asks for the span that was left out, by the chain rule."""
+    lm = model_of("spans" if kind == "encdec" else "spans-prefix")
+    v, text, (a, b) = tokenizer().vocabulary, "the cat sat", (4, 7)
+    zero, one = v.sentinels[:2].tolist()
+    ids = tokenizer().encode(text).tolist()
+    source = [*tokenizer().encode(context).tolist(), *ids[:a], zero, *ids[b:], v.eos]
+    target = [zero, *ids[a:b], one]
+    if kind == "encdec":
+        logits = lm.logits([source], decoder_input_ids=[[v.bos, *target[:-1]]])[0]
+    else:
+        logits = lm.logits([[v.bos, *source, *target[:-1]]], prefix_length=1 + len(source))[0, len(source) :]
+    log_p = logits.double().log_softmax(-1)[range(len(target)), target]
+    for others in ([], ["a", "a dog and a cat"]):  # in any company
+        texts, only = [*others, text], [(0, 1)] * len(others) + [(a, b)]
+        some, whole = (score(lm, texts, context, "decoder", only=only, end=end)[-1] for end in (False, True))
+        assert some.each == pytest.approx(log_p[1:-1].tolist(), rel=1e-5)
+        assert whole.each == pytest.approx(log_p[1:].tolist(), rel=1e-5)
+    assert "what precedes <extra_id_0> what follows [EOS]" in some.event
+    assert some.event.startswith("log p(the given characters | ")
+    assert some.event.endswith("; only the tokens of the given characters")
+
+
+@pytest.mark.parametrize("name", ["spans", "spans-prefix"])
+def test_what_surrounds_a_span_is_cut_farthest_from_it(name: str) -> None:
+    lm = model_of(name, context=24)
+    text = "a dog and the cat sat on the mat, the dog on the log"
+    most = source_room(shape_of(lm), "decoder")
+    most = room(OBJECTIVES[name], shape_of(lm), "decoder") - 3 if most is None else most
+    for a in (0, 2, 14, 30, 49):
+        left = min(a, max(most - (len(text) - a - 3), most // 2))
+        near = text[a - left : a + 3 + most - left]
+        s = score(lm, text, plan="decoder", only=[(a, a + 3)])[0]
+        same = score(lm, near, plan="decoder", only=[(left, left + 3)])[0]
+        assert s.each == pytest.approx(same.each, rel=1e-5) and s.tokens == 3
+        assert "only the nearest of what surrounds the span" in s.event and "nearest" not in same.event
+
+
+def test_a_span_is_one_word_where_its_tokens_are_asked_by_words() -> None:
+    """All of the span to the right is hidden, also across words, and nothing beyond it."""
+    lm = model_of("masked")
+    v, text, (a, b) = tokenizer().vocabulary, "the cat sat on", (5, 10)  # "at sa"
+    ids = tokenizer().encode(text).tolist()
+    each = []
+    for i in range(a, b):
+        row = [v.cls, *ids[:i], *[v.mask] * (b - i), *ids[b:], v.sep]
+        each.append(float(lm.logits([row])[0, i + 1].double().log_softmax(-1)[ids[i]]))
+    for texts in ([text], ["on it", text]):
+        s = score(lm, texts, plan="pseudo_words", only=[*[(0, 2)] * (len(texts) - 1), (a, b)])[-1]
+        assert s.each == pytest.approx(each, rel=1e-5)
+    assert "all other tokens but those of its span to its right" in s.event and "whole-span left-to-right" in s.event
 
 
 # ---------------------------------------------------------------- without a start token
@@ -228,7 +308,7 @@ def test_a_long_text_without_a_start_token_is_scored_once_from_its_second_token_
     ids = tokenizer().encode(TEXTS[3])
     s = score(without_start(lm), TEXTS[3])[0]
     assert s.each == pytest.approx(log_p[ids[1:]].tolist(), rel=1e-5)
-    assert "pieces of at most 15 tokens, given the last token of the one before" in s.event
+    assert "pieces of at most 15 tokens, each given the last token of the one before" in s.event
 
 
 # ---------------------------------------------------------------- parts

@@ -9,8 +9,11 @@ from typer.testing import CliRunner
 
 from unmask import load
 from unmask.cli import app
+from unmask.cli.models import PIECES
 from unmask.errors import UserError
 from unmask.evaluate import items
+from unmask.evaluate.items import Options
+from unmask.evaluate.plans import plans_of
 from unmask.evaluate.score import BATCH_TOKENS
 from unmask.evaluate.suites import SUITES, encode, evaluate
 from unmask.evaluate.watch import shown
@@ -41,12 +44,46 @@ def test_bad_input_is_said() -> None:
     with pytest.raises(UserError, match=r"no suite 'bbp' .*; did you mean 'bpb'"):
         evaluate(lm, "bbp", encode(lm, ["a"]))
     with pytest.raises(UserError, match="limit=0 must be at least 1"):
-        evaluate(lm, "bpb", encode(lm, ["a"]), limit=0)
+        evaluate(lm, "bpb", encode(lm, ["a"]), Options(limit=0))
     for suite in ("minimal-pairs", "choice"):
         with pytest.raises(UserError, match="give a file of JSON lines"):
             run_evaluate(lm, suite)
     with pytest.raises(UserError, match="give a file"):
         run_evaluate(lm, "bpb")
+
+
+def test_what_does_not_fit_is_said_before_anything_is_read() -> None:
+    lm = model_of("causal")
+    for suite in SUITES:
+        with pytest.raises(UserError, match="plan pseudo does not fit"):
+            run_evaluate(lm, suite, "absent.jsonl", plan="pseudo")
+        with pytest.raises(UserError, match="limit=0 must be at least 1"):
+            run_evaluate(lm, suite, "absent.jsonl", limit=0)
+    for suite in FILES:
+        with pytest.raises(UserError, match=f"{suite} reads no rolling windows: drop stride=4, which is for bpb"):
+            run_evaluate(lm, suite, "absent.jsonl", stride=4)
+
+
+def test_a_run_whose_text_is_gone_is_measured_on_another_text_without_a_floor(tmp_path: Path) -> None:
+    run = written_run(model_of("masked"), tmp_path / "run")
+    (run / "text.json").write_text(json.dumps({"prepared": str(tmp_path / "gone")}))
+    file = tmp_path / "text.txt"
+    file.write_text("the cat sat on the mat")
+    found = run_evaluate(run, "bpb", file, cache=tmp_path / "cache")
+    assert isinstance(found["value"], float) and found["unigram_floor"] is None
+    assert len(found["warnings"]) == 1 and "no unigram floor" in found["warnings"][0]
+    with pytest.raises(UserError):
+        run_evaluate(run, "bpb", cache=tmp_path / "cache")
+
+
+def test_warnings_are_printed_once_and_a_missing_value_is_shown(run: Path, tmp_path: Path) -> None:
+    data = write(tmp_path / "q.jsonl", {"context": "the cat", "choices": ["sat", "is"], "label": 0})
+    words = ["evaluate", str(run), str(data), "--suite", "choice"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.stderr.count("without a blank") == 1 and "without a blank" not in done.stdout
+    data = write(tmp_path / "gaps.jsonl", {"text": "the [MASK]", "answer": "several tokens"})
+    done = CliRunner().invoke(app, ["evaluate", str(run), str(data), "--suite", "cloze"], catch_exceptions=False)
+    assert any(line.split() == ["value", "–"] for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -56,7 +93,7 @@ def test_every_suite_names_protocol_plan_and_event_and_gives_a_value(suite: str,
     data = write(tmp_path / "items.jsonl", FILES[suite]) if suite in FILES else file
     for name, objective in OBJECTIVES.items():
         r = run_evaluate(model_of(name), suite, data)
-        assert r["suite"] == suite and r["plan"].startswith(objective.plan) and "log p" in r["event"]
+        assert r["suite"] == suite and r["plan"] in plans_of(objective) and "log p" in r["event"]
         assert isinstance(r["value"], float) and r["label"] and r["counts"]
         assert suite == "bpb" or r["protocol"]
         assert json.loads(json.dumps(r, allow_nan=False)) == r
@@ -71,8 +108,8 @@ def test_the_command_prints_tables_or_one_json_value(suite: str, run: Path, tmp_
     done = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
     assert done.exit_code == 0
     (line,) = done.stdout.splitlines()
-    found = json.loads(line)
-    assert found == run_evaluate(run, suite, data, plan="pseudo_words", seed=3) | {"value": found["value"]}
+    found, limit = json.loads(line), PIECES if suite == "bpb" else None
+    assert found == run_evaluate(run, suite, data, plan="pseudo_words", seed=3, limit=limit) | {"value": found["value"]}
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     shown_lines = done.stdout.splitlines()
     assert any(line.split()[:1] == ["value"] for line in shown_lines)

@@ -122,10 +122,13 @@ def test_damaged_and_foreign_files_are_said(tmp_path: Path) -> None:
 def test_the_model_and_its_tokenizer_are_found(tmp_path: Path) -> None:
     for name in ("model.bin", "tok512.bin"):
         (tmp_path / name).write_bytes(b"")
-    assert find_llama2c(tmp_path) == (tmp_path / "model.bin", tmp_path / "tok512.bin")
-    assert find_llama2c(tmp_path / "model.bin") == (tmp_path / "model.bin", tmp_path / "tok512.bin")
+    assert find_llama2c(tmp_path) == (tmp_path / "model.bin", [tmp_path / "tok512.bin"])
+    assert find_llama2c(tmp_path / "model.bin") == (tmp_path / "model.bin", [tmp_path / "tok512.bin"])
     (tmp_path / "tok1.bin").write_bytes(b"")
-    assert find_llama2c(tmp_path / "model.bin") == (tmp_path / "model.bin", None)
+    with pytest.raises(UserError, match=r"2 tokenizers lie beside .*model\.bin: .*\(tok1\.bin, tok512\.bin\)"):
+        import_run(tmp_path / "model.bin", tmp_path / "run", format="llama2c")
+    with pytest.raises(UserError, match=r"absent\.bin does not exist"):
+        import_run(tmp_path / "absent.bin", tmp_path / "run", format="llama2c")
     (tmp_path / "other.bin").write_bytes(b"")
     with pytest.raises(UserError, match=r"holds 2 models of llama2\.c"):
         find_llama2c(tmp_path)

@@ -21,11 +21,11 @@ import tokenizers
 from unmask.data.cuts import PIECE, Cuts, soft_places
 from unmask.data.memo import WINDOW, Group, Memo
 from unmask.data.pieces import BYTES
-from unmask.data.runs import bpe_cuts, spanned
+from unmask.data.runs import Place, Placed, bpe_pieces, placed_by_bytes, placed_by_library, spanned
 from unmask.data.structure import SEALED, Spec, is_byte_level, normalizers_of, pre_tokenizers_of, sealed, tokens_of
 from unmask.errors import UserError
 
-GROUP = 16 * PIECE
+GROUP = 2 * PIECE
 """Characters of one call: the library needs some 100 bytes for each token of it."""
 Ids = np.ndarray
 """(n,) int32."""
@@ -122,10 +122,6 @@ class Encoder:
         ids = [next(short) if len(c) <= 2 * PIECE else self._long(by, c) for c in chunks]
         return which, joined(ids), np.array([len(i) for i in ids], np.int64)
 
-    def _long(self, by: tokenizers.Tokenizer, chunk: str) -> Ids:
-        ends = [0, *self._inside(chunk, by)]
-        return joined([each(self.bare if a else by, [chunk[a:b]])[0] for a, b in itertools.pairwise(ends)])
-
     def _together(self, which: np.ndarray, chunks: list[str], between: str) -> Group:
         """Chunks in one call, which is twice as fast: the bytes of the tokens say where each ends.
 
@@ -146,14 +142,20 @@ class Encoder:
 
     # ------------------------------------------------------------ runs without a known cut
 
+    def _long(self, by: tokenizers.Tokenizer, text: str) -> Ids:
+        """Ids of a text that no class of characters parts."""
+        if self._joins_pairs(text):
+            return joined([ids for _, ids in self._bpe_pieces(text, by)])
+        ends = [0, *self._inside(text, by)]
+        return joined([each(self.bare if a else by, [text[a:b]])[0] for a, b in itertools.pairwise(ends)])
+
     def _inside(self, text: str, by: tokenizers.Tokenizer) -> Iterator[int]:
-        """Ends of pieces of a text that no class of characters parts; one piece where no other cut is known."""
-        soft = None if self.cuts is None else self.cuts.soft
-        begin = 0
-        if soft == "bpe" and len(text) > 2 * PIECE:
-            yield from bpe_cuts(text, by, self.bare, PIECE)
+        """Ends of pieces of such a text; one piece where no cut is known."""
+        if self._joins_pairs(text):
+            yield from (end for end, _ in self._bpe_pieces(text, by))
             return
-        while soft == "unigram" and len(text) - begin > 2 * PIECE:
+        begin = 0
+        while self.cuts is not None and self.cuts.soft == "unigram" and len(text) - begin > 2 * PIECE:
             places = soft_places(text, begin + PIECE)
             end = next((p for p in places if not spanned(text, p, self.known, self.longest, self.bare)), None)
             if end is None:
@@ -161,6 +163,20 @@ class Encoder:
             yield end
             begin = end
         yield len(text)
+
+    def _joins_pairs(self, text: str) -> bool:
+        return self.cuts is not None and self.cuts.soft == "bpe" and len(text) > 2 * PIECE
+
+    def _bpe_pieces(self, text: str, by: tokenizers.Tokenizer) -> list[tuple[int, Ids]]:
+        return bpe_pieces(text, self._placed(by), self._placed(self.bare), PIECE)
+
+    def _placed(self, by: tokenizers.Tokenizer) -> Place:
+        def by_bytes(text: str) -> Placed:
+            ids = each(by, [text])[0]
+            assert self.sizes is not None
+            return placed_by_bytes(text, ids, self.sizes[ids])
+
+        return by_bytes if self.sizes is not None else lambda text: placed_by_library(text, by)
 
 
 _NONE = np.zeros(0, np.int32)

@@ -8,8 +8,8 @@ encoded, each once.
     "the cat sat, the cat"   chunks    the | cat| sat|,| the| cat
                              entries   0    1    2   3  4   1         the first "the", without a blank, is another one
 
-Memory is bounded: about `ENTRIES` chunks of at most `LONGEST` characters are kept (some 45 MB). When the memo is full,
-the half that was met most often stays, and nothing that was met once.
+Memory is bounded: about `ENTRIES` chunks of at most `LONGEST` characters are kept, `CHARACTERS` in all (some 50 MB).
+When the memo is full, the half that was met most often stays, and nothing that was met once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import numpy as np
 from unmask import keyed
 
 ENTRIES = 1 << 19
-LONGEST = 64
+LONGEST = 32
+CHARACTERS = 1 << 22
+"""Of all chunks that are kept, and of their ids."""
 WINDOW = 1 << 18
 """Characters that are looked up at once."""
 BETWEEN = "\n"
@@ -60,7 +62,7 @@ class Memo:
         self.count = 0
 
     def __call__(self, segments: Sequence[tuple[str, bool]]) -> list[np.ndarray]:
-        if self.count > ENTRIES:
+        if self.count > ENTRIES or max(self.points.filled, self.ids.filled) > CHARACTERS:
             self._forget()
         try:
             return self._window(segments)
@@ -179,7 +181,9 @@ class Memo:
         """Keep the chunks that were met most often, at most half, and none that was met once."""
         old, uses = dict(vars(self)), self.uses[: self.count]
         kept = np.flatnonzero(uses > 1)
-        kept = np.sort(kept[np.argsort(-uses[kept], kind="stable")][: ENTRIES // 2])
+        kept = kept[np.argsort(-uses[kept], kind="stable")][: ENTRIES // 2]
+        held = np.cumsum(np.maximum(self.length[kept], self.size[kept]))
+        kept = np.sort(kept[held <= CHARACTERS // 2])
         self._clear()
         self.count = n = len(kept)
         for name in ("hash", "first", "length", "size"):

@@ -10,10 +10,10 @@ Unigram. No path can pass a place that no piece of the text lies across.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+import numpy as np
 import tokenizers
 
 from unmask.data.cuts import soft_places
@@ -24,36 +24,50 @@ _NEAR = 256
 """Characters behind a place that its first trial looks at."""
 
 
+class Placed(NamedTuple):
+    """An encoding, and where its tokens begin and end with whole characters: `at` (k,) and the token number there."""
+
+    ids: np.ndarray
+    at: np.ndarray  # ascending; not 0, and not the end of the text
+    token: np.ndarray
+
+
 class Ends(NamedTuple):
-    """The first or last whole characters of an encoding that are whole tokens: their text and ids."""
+    """The first or last characters of an encoding that are whole tokens."""
 
     text: str
     ids: list[int]
 
 
-def bpe_cuts(text: str, by: tokenizers.Tokenizer, bare: tokenizers.Tokenizer, size: int) -> list[int]:
-    """Ends of pieces of about `size` characters; the first is encoded by `by`, the others by `bare`."""
+Place = Callable[[str], Placed]
+
+
+def bpe_pieces(text: str, first: Place, other: Place, size: int) -> list[tuple[int, np.ndarray]]:
+    """(end, ids) of pieces of about `size` characters; the first is encoded by `first`, those behind it by `other`."""
     begins, lasts, length = [0], [Ends("", [])], size
     looked: list[int] = []  # how far was looked ahead for each cut
+    pieces: list[tuple[int, np.ndarray]] = []
     while True:
         begin = begins[-1]
         while begin + length < len(text) and not soft_places(text, begin + length - 1):
             length *= 2
         window = text[begin : begin + length]
-        encoded = (bare if begin else by).encode(window, add_special_tokens=False)
-        if begin and not _apart(bare, lasts[-1], _head(window, encoded)):
-            begins, lasts, length = begins[:-1], lasts[:-1], 2 * looked.pop()  # a longer look changed the first token
+        placed = (other if begin else first)(window)
+        if begin and not _apart(other, lasts[-1], _head(window, placed)):  # a longer look changed the first token
+            length = 2 * looked.pop()
+            del begins[-1], lasts[-1], pieces[-1]
             continue
         if begin + length >= len(text):
-            return [*begins[1:], len(text)]
-        found = _place(window, encoded, bare)
+            return [*pieces, (len(text), placed.ids)]
+        found = _place(window, placed, other)
         if found is None:
             length *= 2
             continue
-        end, last = found
+        end, token, last = found
         begins.append(begin + end)
         lasts.append(last)
         looked.append(length)
+        pieces.append((begin + end, placed.ids[:token]))
         length = size
 
 
@@ -68,32 +82,56 @@ def spanned(text: str, at: int, known: Collection[str], longest: int, bare: toke
     return any(text[a:b] in known for a in range(low, at) for b in range(at + 1, min(a + longest, len(text)) + 1))
 
 
-def _place(window: str, encoded: tokenizers.Encoding, bare: tokenizers.Tokenizer) -> tuple[int, Ends] | None:
-    """The last place between letters, before the end of the window, where its encoding may be cut; what ends there."""
-    clean = _clean(encoded)
-    places = [p for p in soft_places(window, len(window) - 1) if p in clean]
-    for place in places[:TRIES]:
-        low = max((p for p in clean if p < place), default=0)
-        last = Ends(window[low:place], encoded.ids[clean.get(low, 0) : clean[place]])
+def placed_by_bytes(text: str, ids: np.ndarray, sizes: np.ndarray) -> Placed:
+    """Tokens that stand for sizes (n,) bytes of the text each.
+
+    >>> found = placed_by_bytes("aé!", np.array([7, 8, 9, 9]), np.array([1, 1, 1, 1]))
+    >>> found.at.tolist(), found.token.tolist()
+    ([1, 2], [1, 3])
+    """
+    stop = np.cumsum(sizes)[:-1]
+    token = np.arange(1, len(ids))
+    if not text.isascii():
+        begins = (np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80
+        whole = begins[stop]
+        token, stop = token[whole], np.cumsum(begins)[stop[whole]] - 1
+    return Placed(ids, stop, token)
+
+
+def placed_by_library(text: str, by: tokenizers.Tokenizer) -> Placed:
+    encoding = by.encode(text, add_special_tokens=False)
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    token = np.flatnonzero(offsets[:-1, 1] == offsets[1:, 0]) + 1
+    return Placed(np.array(encoding.ids, np.int32), offsets[token, 0], token)
+
+
+def _place(window: str, placed: Placed, other: Place) -> tuple[int, int, Ends] | None:
+    """The last place between letters, before the end of the window, where its encoding may be cut; the token that
+    begins there; and what ends there."""
+    tries = 0
+    for place in soft_places(window, len(window) - 1):
+        k = int(np.searchsorted(placed.at, place))
+        if k == len(placed.at) or placed.at[k] != place:
+            continue
+        low, before = (int(placed.at[k - 1]), int(placed.token[k - 1])) if k else (0, 0)
+        token = int(placed.token[k])
+        last = Ends(window[low:place], placed.ids[before:token].tolist())
         near = window[place : place + _NEAR]
-        if _apart(bare, last, _head(near, bare.encode(near, add_special_tokens=False))):
-            return place, last
+        if _apart(other, last, _head(near, other(near))):
+            return place, token, last
+        tries += 1
+        if tries == TRIES:
+            return None
     return None
 
 
-def _clean(encoded: tokenizers.Encoding) -> dict[int, int]:
-    """Character → token, where both begin (a token may hold a part of a character)."""
-    offsets = encoded.offsets
-    return {a: k for k, ((_, b), (a, _)) in enumerate(itertools.pairwise(offsets), 1) if a == b}
+def _head(text: str, placed: Placed) -> Ends:
+    if not len(placed.at):
+        return Ends(text, placed.ids.tolist())
+    return Ends(text[: int(placed.at[0])], placed.ids[: int(placed.token[0])].tolist())
 
 
-def _head(text: str, encoded: tokenizers.Encoding) -> Ends:
-    clean = _clean(encoded)
-    end = min(clean, default=len(text))
-    return Ends(text[:end], encoded.ids[: clean.get(end)])
-
-
-def _apart(bare: tokenizers.Tokenizer, left: Ends, right: Ends) -> bool:
+def _apart(other: Place, left: Ends, right: Ends) -> bool:
     """Do they stay the tokens they are when their texts are encoded together?"""
-    found: list[int] = bare.encode(left.text + right.text, add_special_tokens=False).ids
+    found: list[int] = other(left.text + right.text).ids.tolist()
     return found == left.ids + right.ids

@@ -118,16 +118,9 @@ def bits_per_byte(
     pseudo, closes, start = plan not in FORWARD, plan == "left_to_right", start_of(model, plan)
     limit = SAMPLE if pseudo and limit is None else limit
     windows, note = _cut(model, plan, np.asarray(text.documents, np.int64), stride)
-    tokens, pieces = int(windows.scored.sum()), len(windows)
-    whole, unit = (tokens, "tokens") if pseudo else (pieces, "pieces")
-    sample, sampled = None, limit is not None and limit < whole
-    if sampled and limit is not None:
-        note += f"; a sample of {limit} of {whole} {unit}, its bits a token times tokens / bytes"
-        drawn = np.sort(_drawn(whole, limit, seed))
-        if pseudo:
-            sample = _positions(windows, drawn)
-            drawn = np.unique(np.searchsorted(windows.begin + windows.skip, sample, "right") - 1)
-        windows = windows.take(drawn)
+    tokens = int(windows.scored.sum())
+    windows, sample, more = _sampled(windows, limit, pseudo, seed)
+    sampled, note = bool(more), note + more
     size = np.asarray(text.bytes, np.int64)
     if opening(objective, model.vocabulary, plan):
         size = size - _first_bytes(tokenizer, text, size)
@@ -151,13 +144,14 @@ def bits_per_byte(
 
 
 def _first_bytes(tokenizer: Tokenizer, text: Text, size: np.ndarray) -> np.ndarray:
-    """(D,) bytes of each document's first token, as the tokenizer writes it by itself."""
+    """(D,) bytes of each document's first token, as the tokenizer writes it by itself; none of an unknown token's."""
     start = np.asarray(text.documents, np.int64)
     some = np.flatnonzero(np.diff(start) > 0)
     ids, which = np.unique(np.asarray(text.tokens[start[some]]), return_inverse=True)
     content = np.diff(tokenizer.words.place)  # also of tokens that hold a part of a character
     spelt = [(i, tokenizer.decode([i])) for i in ids.tolist()]
     each = np.array([int(content[i]) if "\ufffd" in said else utf8_length(said) for i, said in spelt], np.int64)
+    each[tokenizer.vocabulary.is_special[ids]] = 0
     out = np.zeros(len(size), np.int64)
     out[some] = each[which]
     return np.minimum(out, size)
@@ -183,6 +177,22 @@ def _cut(model: Model, plan: Plan, documents: np.ndarray, stride: int | None) ->
     else:
         windows, note = between(documents, longest, stride), window_note(longest, stride, plan, None)
     return windows, note if len(windows) > len(documents) - 1 else ""
+
+
+def _sampled(windows: Windows, limit: int | None, pseudo: bool, seed: int) -> tuple[Windows, np.ndarray | None, str]:
+    """The windows that run, the tokens that alone are asked there (ascending; None = all), and what the event adds.
+
+    Pieces are drawn, or tokens where each runs in a copy of its own; if the limit allows for all, nothing is.
+    """
+    whole, unit = (int(windows.scored.sum()), "tokens") if pseudo else (len(windows), "pieces")
+    if limit is None or limit >= whole:
+        return windows, None, ""
+    drawn, sample = np.sort(_drawn(whole, limit, seed)), None
+    if pseudo:
+        sample = _positions(windows, drawn)
+        drawn = np.unique(np.searchsorted(windows.begin + windows.skip, sample, "right") - 1)
+    note = f"; a sample of {limit} of {whole} {unit}, its bits a token times tokens / bytes"
+    return windows.take(drawn), sample, note
 
 
 def _drawn(n: int, limit: int, seed: int) -> np.ndarray:

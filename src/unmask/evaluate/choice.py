@@ -10,6 +10,7 @@ same scores stand side by side, since none is right for every task:
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -37,13 +38,14 @@ from unmask.evaluate.items import (
     texts_of,
     unknown,
 )
-from unmask.evaluate.score import Score, seams
+from unmask.evaluate.score import Score
+from unmask.evaluate.seams import seams
 
 READINGS = ("sum", "mean", "bytes")
 PROTOCOL = (
     "per cent of questions whose right answer has the largest log-probability given the context: summed over its "
-    "tokens, or divided by its tokens (mean) or its UTF-8 bytes (bytes); ties share the point; questions with an answer "
-    "of which no token is scored are left out"
+    "tokens, or divided by its tokens (mean) or its UTF-8 bytes (bytes); ties share the point; questions with an "
+    "answer of which no token is scored are left out"
 )
 
 
@@ -79,17 +81,14 @@ def multiple_choice(model: Model, data: tuple[Question, ...], options: Options) 
     asked = [data[i] for i in sample(len(data), options.limit, options.seed, "choice")]
     questions = [replace(q, context=shortened(model, options.plan, q.context, q.choices)) for q in asked]
     shorter = sum(len(a.context) < len(b.context) for a, b in zip(questions, asked, strict=True))
-    split = _seams(model, questions)
+    split, whole = _seams(model, questions)
     contexts = [q.context[:s] for q, s in zip(questions, split, strict=True) for _ in q.choices]
     answers = [q.context[s:] + c for q, s in zip(questions, split, strict=True) for c in q.choices]
     events = Events()
     scores = list(events.see(scored(model, answers, contexts, plan=options.plan, watch=options.watch, what="answers")))
-    measured = {
-        name: macro([right], options.seed)[0] if len(right) else None
-        for name, right in _rights(questions, scores).items()
-    }
-    known = [q for q, own in _by_question(questions, scores) if all(s.tokens for s in own)]
-    labels = Counter(q.label for q in known)
+    known = _scored(questions, scores, whole)
+    measured = {n: macro([right], options.seed)[0] if len(right) else None for n, right in _rights(known).items()}
+    labels = Counter(q.label for q, _ in known)
     moved = int(sum(s < len(q.context) for q, s in zip(questions, split, strict=True)))
     gone = sum(not a.context and bool(b.context) for a, b in zip(questions, asked, strict=True))
     return {
@@ -99,7 +98,7 @@ def multiple_choice(model: Model, data: tuple[Question, ...], options: Options) 
         **events.named(),
         **in_percent(measured["sum"]),
         "interval_over": "questions",
-        "chance": 100 * float(np.mean([1 / len(q.choices) for q in known])) if known else None,
+        "chance": 100 * float(np.mean([1 / len(q.choices) for q, _ in known])) if known else None,
         "majority_label": 100 * max(labels.values()) / len(known) if known else None,
         "counts": {
             "questions": len(questions),
@@ -117,36 +116,39 @@ def multiple_choice(model: Model, data: tuple[Question, ...], options: Options) 
     }
 
 
-def _rights(questions: list[Question], scores: list[Score]) -> dict[str, np.ndarray]:
-    """Of each reading: whether the right choice stands first, a share where it ties; of questions all scored."""
+def _rights(known: list[tuple[Question, list[Score]]]) -> dict[str, np.ndarray]:
+    """(Q,) of each reading: whether the right choice stands first, a share where it ties."""
     rights: dict[str, list[float]] = {name: [] for name in READINGS}
-    for q, own in _by_question(questions, scores):
-        if all(s.tokens for s in own):
-            for name, (values, tolerance) in _readings(q, own).items():
-                rights[name].append(standing(values, np.arange(len(own)) == q.label, tolerance).precision())
+    for q, own in known:
+        for name, (values, tolerance) in _readings(q, own).items():
+            rights[name].append(standing(values, np.arange(len(own)) == q.label, tolerance).precision())
     return {name: np.array(right) for name, right in rights.items()}
 
 
-def _by_question(questions: list[Question], scores: list[Score]) -> list[tuple[Question, list[Score]]]:
+def _scored(questions: list[Question], scores: list[Score], whole: list[bool]) -> list[tuple[Question, list[Score]]]:
+    """The questions all of whose answers have tokens of their own (`whole`) that were scored, and those scores."""
     first = starts([len(q.choices) for q in questions])
-    return [(q, scores[a:b]) for q, a, b in zip(questions, first[:-1], first[1:], strict=True)]
+    own = [scores[a:b] for a, b in itertools.pairwise(first)]
+    return [(q, s) for q, s, ok in zip(questions, own, whole, strict=True) if ok and all(one.tokens for one in s)]
 
 
-def _seams(model: Model, questions: list[Question]) -> list[int]:
-    """Where each question's context is cut: at its end, or where the first token begins that spans it in some answer.
+def _seams(model: Model, questions: list[Question]) -> tuple[list[int], list[bool]]:
+    """Where each question's context is cut: at its end, or where the first token begins that spans it in some answer;
+    and whether every answer has a token of its own.
 
     A token that spans the seam of one answer would be scored there and be context elsewhere, so the answers of a
     question would be compared by different events. All of them are scored from the earliest such token on.
     """
     tokenizer = tokenizer_of(model)
-    out = []
+    out, whole = [], []
     for q in questions:
-        at, before = len(q.context), -1
-        while at not in (0, before):  # what is moved may make another answer's token span the new seam
-            before, own = at, [q.context[at:] + c for c in q.choices]
-            at = int(seams(tokenizer, [q.context[:at]] * len(own), own).begin.min())
+        found, at = seams(tokenizer, [q.context] * len(q.choices), q.choices), len(q.context)
+        whole.append(all(first < len(ids) for first, ids in zip(found.token, found.ids, strict=True)))
+        while (earlier := int(found.begin.min())) < at:  # there, a token of another answer may span the seam
+            at = earlier
+            found = seams(tokenizer, [q.context[:at]] * len(q.choices), [q.context[at:] + c for c in q.choices])
         out.append(at)
-    return out
+    return out, whole
 
 
 def _readings(q: Question, scores: list[Score]) -> dict[str, tuple[np.ndarray, float]]:

@@ -11,7 +11,7 @@ Two protocols, whose numbers are never mixed:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +32,8 @@ SPANS: dict[Plan, Plan] = {"pseudo": "pseudo_words", "infill": "decoder"}
 """By which plan candidates are scored instead, if none is asked for: from left to right, so that one of several tokens
 is not overrated, as it is where each of its tokens is given the others."""
 UNASKED = ("no_tokens", "no_start", "too_long")
-"""Why a gap's candidates are not scored: one of them has no token of its own; or comes first, and the model has no start
-token; or is longer than the model's room."""
+"""Why a gap's candidates are not scored: one of them has no token of its own; or comes first, and the model has no
+start token; or is longer than the model's room."""
 UNSCORABLE = ("several_tokens", "unknown_words", "no_start")
 """Why an answer is not ranked: it has several tokens, or is [UNK]; or it comes first and there is no start token."""
 
@@ -136,7 +136,8 @@ def narrowed(model: Model, gap: Gap, plan: Plan) -> Gap | str:
     first_is_lost = bool(opening(objective, model.vocabulary, plan))
     while True:
         aligned = tokenizer_of(model).encode_aligned([gap.filled(c) for c in gap.candidates])
-        spans = [_tokens_of(a, len(gap.before), len(gap.before) + len(c)) for a, c in _with(aligned, gap)]
+        ends = [len(gap.before) + len(c) for c in gap.candidates]
+        spans = [_tokens_of(a, len(gap.before), end) for a, end in zip(aligned, ends, strict=True)]
         if not all(len(s) for s in spans):
             return "no_tokens"
         if first_is_lost and any(s[0] == 0 for s in spans):
@@ -155,17 +156,13 @@ def narrowed(model: Model, gap: Gap, plan: Plan) -> Gap | str:
         smaller = replace(
             gap,
             before=_kept_end(gap.before, aligned[a].begin[:left], keep_left),
-            after=_kept_end(
-                gap.after[::-1], (len(gap.filled(gap.candidates[b])) - aligned[b].end[::-1])[:right], keep_right
-            )[::-1],
+            after=_kept_end(gap.after[::-1], (ends[b] + len(gap.after) - aligned[b].end[::-1])[:right], keep_right)[
+                ::-1
+            ],
         )
         if smaller == gap:  # marks that the tokenizer puts in leave no room
             return "too_long"
         gap = smaller
-
-
-def _with(aligned: Sequence[Aligned], gap: Gap) -> Iterator[tuple[Aligned, str]]:
-    return zip(aligned, gap.candidates, strict=True)
 
 
 def _tokens_of(aligned: Aligned, begin: int, end: int) -> np.ndarray:

@@ -32,8 +32,10 @@ PART = 512
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 """How the files of items are called in a directory."""
 FIELDS = frozenset(
-    ("sentence_good", "sentence_bad", "good", "bad", "text", "answer", "candidates", "relation", "context", "choices")
-    + ("label", "template", "sub", "obj", "sentences", "masked_sentences")
+    (
+        *("sentence_good", "sentence_bad", "good", "bad", "context", "choices", "label", "text", "answer"),
+        *("candidates", "relation", "template", "sub", "obj", "sentences", "masked_sentences"),
+    )
 )
 """The fields that some suite reads: none of them is another one misspelt."""
 
@@ -167,8 +169,8 @@ def scored(
 def shortened(model: Model, plan: Plan | None, context: str, texts: Sequence[str]) -> str:
     """The end of a context that the model has room for before each of the texts; all of it, if that fits.
 
-    What lies farthest from the texts is cut off. Where they share one stack with it, half of the room is left to the
-    context, however long a text is: one long answer does not take the context of all others.
+    What lies farthest from the texts is cut off, by the rule of `score`: in one stack the context gives way to the
+    longest text where that fits as a whole, and keeps half of the room where it does not. All texts keep the same.
     """
     objective, shape, tokenizer = objective_of(model), shape_of(model), tokenizer_of(model)
     plan = plan_of(objective, plan)
@@ -180,7 +182,8 @@ def shortened(model: Model, plan: Plan | None, context: str, texts: Sequence[str
         if over <= 0:
             break
         begin = tokenizer.encode_aligned([context])[0].begin
-        cut = over if source is not None else min(over, len(begin) - most // 2)
+        own = most + over - len(begin)  # tokens of the longest text
+        cut = over if source is not None or own < most else len(begin) - most // 2
         if cut <= 0:
             break
         context = context[max(int(begin[cut]), 1) :] if cut < len(begin) else ""

@@ -119,6 +119,17 @@ def starts(lengths: Any) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int64)
 
 
+def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """begin, begin + 1, … of each range, end to end.
+
+    >>> import numpy as np
+    >>> ranges(np.array([7, 2]), np.array([3, 2])).tolist()
+    [7, 8, 9, 2, 3]
+    """
+    start = starts(length)
+    return np.repeat(begin - start[:-1], length) + np.arange(start[-1])
+
+
 def places(start: np.ndarray) -> np.ndarray:
     """(N,) 0, 1, 2, … inside each text."""
     return np.arange(start[-1]) - np.repeat(start[:-1], np.diff(start))

@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 
 from unmask.cli import app
 from unmask.config import TokenizerConfig
+from unmask.data.characters import word_spans
 from unmask.data.probes import FREQUENT, frequent, grid, misspelt, numbers, tokens_by_merges
-from unmask.data.report import LIMIT, Report, Row, picture, report, word_spans
+from unmask.data.report import LIMIT, Report, Row, picture, report
 from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -287,6 +288,37 @@ def test_transformers_reads_the_same_ids(trained: dict[str, Tokenizer], type_: s
     prompt = "the [MASK] sat <extra_id_1>"
     assert theirs(prompt)["input_ids"] == tokenizer.encode_with_specials(prompt).tolist()
     assert Tokenizer.load(tmp_path / "hf").fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("type_", "more"),
+    (
+        ("bbpe", {"digits": "split", "normalization": "nfkc"}),
+        ("bpe", {"end_of_word": "</w>", "lowercase": True}),
+        ("bpe", {"split": "gpt2", "digits": "split"}),
+        ("unigram", {"split": "whitespace", "normalization": "nfc"}),
+        ("wordpiece", {"split": "whitespace"}),
+    ),
+)
+def test_transformers_reads_the_same_ids_under_all_settings(type_: str, more: dict[str, Any], tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = made(type_, **more)
+    tokenizer.save_hf(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*TEXTS[::2], "the naïve cat 😀\n ran  x 1999 CAFE\u0301 ½"]:
+        ids = theirs(text)["input_ids"]
+        assert ids == tokenizer.encode(text).tolist()
+        assert theirs.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
+
+
+def test_dropout_of_a_foreign_file_is_left_out(trained: dict[str, Tokenizer]) -> None:
+    """A file may ask the library to skip merges by chance; ids are a function of the text all the same."""
+    spec = json.loads(json.dumps(trained["bbpe"].spec))
+    spec["model"]["dropout"] = 0.5
+    foreign = Tokenizer(json.dumps(spec))
+    expected = trained["bbpe"].encode(TEXTS[0]).tolist()
+    assert all(foreign.encode(TEXTS[0]).tolist() == expected for _ in range(3))
+    assert all(foreign.encode_with_specials(TEXTS[0]).tolist() == expected for _ in range(3))
 
 
 def test_save_hf_can_wrap_texts(trained: dict[str, Tokenizer], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from unmask import keyed
+from unmask.batch import ranges
 
 ENTRIES = 1 << 19
 LONGEST = 32
@@ -224,13 +225,3 @@ class _Pool:
     def keep(self, values: np.ndarray) -> None:
         self.write(self.filled, values)
         self.filled += len(values)
-
-
-def ranges(begin: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """The integers of all [begin, begin + size), end to end.
-
-    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    ends = np.cumsum(size, dtype=np.int64)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - (ends - size), size)

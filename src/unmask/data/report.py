@@ -18,7 +18,7 @@ import numpy as np
 
 from unmask.chart import Chart, Series, svg
 from unmask.config import Kind, SourceConfig, TokenizerConfig
-from unmask.data.characters import BLANK, codes, kinds, word_starts
+from unmask.data.characters import BLANK, codes, kinds, word_spans
 from unmask.data.corpus import read
 from unmask.data.document import Counts, utf8_length
 from unmask.data.formats import NAMES
@@ -259,19 +259,6 @@ def _sample(documents: Sequence[str]) -> list[str]:
         if left < MERGE_SAMPLE // 100:
             break
     return out
-
-
-def word_spans(text: str) -> np.ndarray:
-    """(W, 2) int64 characters [begin, end) of the words of a text, by the one rule (`data.words`); white space is none.
-
-    >>> [("It's 北京." )[a:b] for a, b in word_spans("It's 北京.")]
-    ['It', "'", 's', '北', '京', '.']
-    """
-    points = codes(text)
-    blank = kinds(points) == BLANK
-    begin = np.flatnonzero(word_starts(points) & ~blank)
-    edges = np.append(np.flatnonzero(word_starts(points) | blank), len(text))
-    return np.stack([begin, edges[np.searchsorted(edges, begin, "right")]], axis=1)
 
 
 def _word_counts(documents: Sequence[str], words: Sequence[np.ndarray]) -> Counter[str]:

@@ -202,8 +202,9 @@ class Tokenizer:
 
     @cached_property
     def _marked(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer as the file has it: it recognises control strings."""
-        marked = tokenizers.Tokenizer.from_str(json.dumps(self.spec, ensure_ascii=False))
+        """The library's tokenizer as the file has it, but nothing is drawn by chance: it recognises control strings."""
+        model = {k: v for k, v in self.spec["model"].items() if k != "dropout"}
+        marked = tokenizers.Tokenizer.from_str(json.dumps({**self.spec, "model": model}, ensure_ascii=False))
         marked.no_padding()
         marked.no_truncation()
         return marked

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unmask.batch import ranges
 from unmask.data.characters import BLANK, LAST, codes, kinds, word_starts
 
 SPACE = ord(" ")
@@ -67,13 +68,13 @@ class WordStarts:
 
     @staticmethod
     def of(parts: Sequence[Part]) -> WordStarts:
-        texts = [_text(part) for part in parts]
-        broken = np.array([text is None for text in texts], bool)
-        points = [codes(text or "\ufffd") for text in texts]
+        told = [_text(part) for part in parts]
+        broken = np.array([text is None for text in told], bool)
+        texts = [text or "\ufffd" for text in told]
         control = np.array([part.control for part in parts], bool)
-        bits = _simulated(points)
+        bits = _simulated(texts)
         bits[control] = 255
-        first, last = (np.array([p[k] for p in points], np.uint32) for k in (0, -1))
+        first, last = (codes("".join(text[k] for text in texts)) for k in (0, -1))
         before = _class_before(last)
         before[[k for k, part in enumerate(parts) if part.last]] = _BEFORE.index("\n")
         contents = [b"\x01" if part.control or not part.content else part.content for part in parts]
@@ -123,7 +124,7 @@ class WordStarts:
         line_end = len(self.place) - 2
         parts = np.insert(tokens.astype(np.int64), start[1:], line_end)
         sizes = self.place[parts + 1] - self.place[parts]
-        points, at = decode(self.content[_ranges(self.place[parts], sizes)])
+        points, at = decode(self.content[ranges(self.place[parts], sizes)])
         begins = at[starts_with_blanks(points)]
         ends = np.cumsum(sizes)
         found = np.zeros(len(parts), bool)
@@ -217,13 +218,13 @@ def _class_before(last: np.ndarray) -> np.ndarray:
     return out
 
 
-def _simulated(points: Sequence[np.ndarray]) -> np.ndarray:
+def _simulated(texts: Sequence[str]) -> np.ndarray:
     """(size,) uint8 bits of `WordStarts.starts`: the rule is applied to every token in every context."""
-    sizes = np.array([p.size for p in points], np.int64)
+    sizes = np.array([len(text) for text in texts], np.int64)
     begin = np.cumsum(sizes + 2) - sizes - 1  # room for a character before and after each
     text = np.zeros(int((sizes + 2).sum()), np.uint32)
-    text[_ranges(begin, sizes)] = np.concatenate(points) if len(points) else np.zeros(0, np.uint32)
-    bits = np.zeros(len(points), np.uint8)
+    text[ranges(begin, sizes)] = codes("".join(texts))
+    bits = np.zeros(len(texts), np.uint8)
     for p, before in enumerate(_BEFORE):
         for n, after in enumerate(_AFTER):
             text[begin - 1], text[begin + sizes] = ord(before), ord(after)
@@ -239,13 +240,3 @@ def _wider(flags: np.ndarray, first: np.ndarray) -> np.ndarray:
     out[1:] |= flags[:-1] & ~first[1:]
     out[:-1] |= flags[1:] & ~first[1:]
     return out
-
-
-def _ranges(begin: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """The integers of all [begin, begin + size), end to end.
-
-    >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    ends = np.cumsum(size)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - (ends - size), size)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.batch import starts
+from unmask.data.characters import word_spans
 from unmask.data.collate import Placement, collate, one_per_row, pack
 from unmask.data.corpus import utf8_length, well_formed
 from unmask.errors import UserError
@@ -31,7 +32,7 @@ from unmask.evaluate.base import (
 )
 from unmask.evaluate.events import context_note, cut_note, event, span_note, start_of
 from unmask.evaluate.plans import FORWARD, Query, expand, in_source, opening, plan_of, room, source_room
-from unmask.evaluate.seams import Encoded, encode, word_count
+from unmask.evaluate.seams import Encoded, encode
 from unmask.evaluate.windows import Windows, read, side_by_side
 from unmask.objectives.base import LM, Plan, Shape, Sizes
 from unmask.train.devices import to_device
@@ -302,7 +303,7 @@ def _scores(model: Model, plan: Plan, text: Encoded, end: bool, start: str | Non
             logprob=float(e.sum()),
             tokens=len(e),
             bytes=utf8_length(well_formed(said)),
-            words=word_count(said),
+            words=len(word_spans(said)),
             event=name,
             plan=plan,
             start=start,

@@ -14,7 +14,6 @@ import numpy as np
 
 from unmask.batch import starts
 from unmask.data.aligned import Aligned
-from unmask.data.characters import BLANK, codes, kinds, word_starts
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluate.events import EDGE, ONLY, SEAM, UNSCORED
 
@@ -129,13 +128,3 @@ def _over(
         text = joined[row[k]]
         out[row[k]] |= bool(text[begin[k] : low[k]].strip() or text[high[k] : end[k]].strip())
     return out
-
-
-def word_count(text: str) -> int:
-    """Words by the one rule (`data.words`); white space is none.
-
-    >>> word_count("It's 北京."), word_count(" ")
-    (6, 0)
-    """
-    points = codes(text)
-    return int((word_starts(points) & (kinds(points) != BLANK)).sum())

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from unmask.batch import Rows, starts
+from unmask.batch import Rows, ranges, starts
 from unmask.evaluate.plans import Query
 
 
@@ -107,7 +107,7 @@ def read(
     """
     pieces = [(windows.begin, windows.length)] if lead is None else [lead, (windows.begin, windows.length)]
     begin, length = (np.stack(column, 1) for column in zip(*pieces, strict=True))
-    at = _ranges(begin.reshape(-1), length.reshape(-1))
+    at = ranges(begin.reshape(-1), length.reshape(-1))
     start, given = starts(length.sum(1)), windows.skip + (0 if lead is None else lead[1])
     r = len(windows)
     rows = Rows(
@@ -121,13 +121,3 @@ def read(
     place, lengths = rows.place, rows.lengths
     asked = (place >= np.repeat(given, lengths)) & (place < np.repeat(given + windows.scored, lengths))
     return Query(rows, given, asked), at
-
-
-def _ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """begin, begin + 1, … of each range, end to end.
-
-    >>> _ranges(np.array([7, 2]), np.array([3, 2])).tolist()
-    [7, 8, 9, 2, 3]
-    """
-    start = starts(length)
-    return np.repeat(begin - start[:-1], length) + np.arange(start[-1])

@@ -305,7 +305,7 @@ def test_transformers_reads_the_same_ids_under_all_settings(type_: str, more: di
     tokenizer = made(type_, **more)
     tokenizer.save_hf(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for text in [*TEXTS[::2], "the naïve cat 😀\n ran  x 1999 CAFE\u0301 ½"]:
+    for text in [TEXTS[0], TEXTS[2], "the naïve cat 😀\n ran  x 1999 CAFE\u0301 ½"]:
         ids = theirs(text)["input_ids"]
         assert ids == tokenizer.encode(text).tolist()
         assert theirs.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)

@@ -68,7 +68,7 @@ class Counts:
         if self.parted:
             notes.append(
                 f"{self.parted} plain text file{'s are' if self.parted > 1 else ' is'} beyond 64 MB and read as "
-                "documents of about 16 MB (document=file keeps a file whole; blank_line or line part it by its own lines)"
+                "documents of about 16 MB (document=file keeps a file whole; blank_line and line part it by its lines)"
             )
         if self.longest > LONG:
             notes.append(

@@ -62,7 +62,7 @@ def main() -> None:
 def material(folder: Path, megabytes: int) -> tuple[Path, Path]:
     """So many MB of Wikipedia articles as JSON lines, and a byte-level BPE of 32,000 entries trained on 10 of them."""
     from unmask.config import TokenizerConfig
-    from unmask.data.tokenizer import Tokenizer
+    from unmask.tokens.tokenizer import Tokenizer
 
     data = Path(os.environ.get("UNMASK_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     text, left, first = folder / "text.jsonl", megabytes * 1_000_000, []

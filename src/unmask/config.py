@@ -60,7 +60,7 @@ class SourceConfig(Strict):
     sentences: bool = False
     """Keep sentence starts with the shards (rules for English and Chinese punctuation)."""
     words: Literal["rule", "blanks", "jieba"] = "rule"
-    """Where words start. rule: read off the text (`data.words`). blanks: the text is segmented by blanks, which are
+    """Where words start. rule: read off the text (`tokens.words`). blanks: the text is segmented by blanks, which are
     taken out between Chinese or Japanese characters. jieba: that library segments. The last two are kept with
     the shards."""
     spans: str | None = None

@@ -16,8 +16,6 @@ from unmask.batch import Batch, Rows, Stream
 from unmask.config import ModelConfig
 from unmask.data.collate import collate
 from unmask.data.sampling import Pieces
-from unmask.data.special import ROLES, Vocabulary
-from unmask.data.tokenizer import Tokenizer
 from unmask.data.whole import whole
 from unmask.errors import UserError
 from unmask.evaluate import fill, generate, score
@@ -30,6 +28,8 @@ from unmask.model.translate import NOTES, read_notes
 from unmask.objectives import SpanCorruption
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective, Plan
+from unmask.tokens.special import ROLES, Vocabulary
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.devices import to_device
 
 

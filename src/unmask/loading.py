@@ -11,9 +11,6 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import nn
 
 from unmask.config import ModelConfig
-from unmask.data.formats import NAMES, from_llama2c
-from unmask.data.special import Vocabulary
-from unmask.data.tokenizer import Tokenizer
 from unmask.data.whole import whole
 from unmask.errors import UserError, nearest
 from unmask.lm import LM
@@ -24,6 +21,9 @@ from unmask.model.translate import NOTES, first_fault, read_json, read_notes
 from unmask.objectives import AnyObjective, Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective
+from unmask.tokens.formats import NAMES, from_llama2c
+from unmask.tokens.special import Vocabulary
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.train import checkpoint
 from unmask.train.devices import choose_device
 
@@ -115,7 +115,7 @@ def _load_hf(place: Path) -> LM:
 
 
 def _tokenizer(place: Path) -> Tokenizer | None:
-    """The tokenizer that lies in a model's directory, in any format that `data.formats` reads."""
+    """The tokenizer that lies in a model's directory, in any format that `tokens.formats` reads."""
     found = any((place / name).is_file() for name in NAMES) or any(place.glob("*.model"))
     return Tokenizer.load(place) if found else None
 

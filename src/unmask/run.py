@@ -24,7 +24,6 @@ from unmask.data.loader import Loader
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
 from unmask.data.text import absolute, title
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate import suites
 from unmask.evaluate.heldout import HeldOut, held_out
@@ -38,6 +37,7 @@ from unmask.model.transformer import Transformer
 from unmask.model.translate import family_of
 from unmask.objectives.base import Plan, Shape
 from unmask.recipe import Recipe, dump, load_recipe, validate
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_device, tune_process
 from unmask.train.hooks import Evaluation, Progress

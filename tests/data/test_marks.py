@@ -15,12 +15,12 @@ from unmask.data.loader import Loader
 from unmask.data.marks import Bits, Marks, spans_within, tokens_of
 from unmask.data.prepare import prepare
 from unmask.data.sampling import Pieces
-from unmask.data.sentences import sentence_starts
 from unmask.data.shards import Prepared, Shards
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.objectives import Causal
 from unmask.objectives.base import Vocabulary
+from unmask.text.sentences import sentence_starts
+from unmask.tokens.tokenizer import Tokenizer
 
 
 def quiet(_: str) -> None:

@@ -18,8 +18,8 @@ from unmask.data import parts as module
 from unmask.data.parts import parse_part, prepare_part
 from unmask.data.prepare import prepare
 from unmask.data.shards import Shards
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
+from unmask.tokens.tokenizer import Tokenizer
 
 
 def quiet(_: str) -> None:

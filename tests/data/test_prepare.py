@@ -21,12 +21,12 @@ import pytest
 from unmask.config import CorpusConfig, SourceConfig, TokenizerConfig
 from unmask.data import prepare as module
 from unmask.data import text as text_module
-from unmask.data.corpus import read
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared, Shards, Writer
 from unmask.data.text import absolute
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
+from unmask.text.corpus import read
+from unmask.tokens.tokenizer import Tokenizer
 
 BYTE = TokenizerConfig(type="byte", sentinels=3)
 

@@ -18,8 +18,8 @@ from unmask.data import stats as module
 from unmask.data.overlap import Overlap, words_of
 from unmask.data.stats import Stats, stats
 from unmask.data.tally import Tally
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
+from unmask.tokens.tokenizer import Tokenizer
 
 
 def written(path: Path, content: str | bytes) -> Path:

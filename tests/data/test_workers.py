@@ -15,12 +15,12 @@ import tokenizers
 from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.data import prepare as module
 from unmask.data.ahead import ahead
-from unmask.data.document import Document
 from unmask.data.prepare import prepare
 from unmask.data.shards import Encoded
-from unmask.data.tokenizer import Tokenizer
 from unmask.data.workers import Workers, encode_documents, read_message, write_message
 from unmask.errors import UserError
+from unmask.text.document import Document
+from unmask.tokens.tokenizer import Tokenizer
 
 TEXTS = ["The cat sat. It slept!", "北京是首都。", "", "a\u2028b  c\n\nd 😀", "New York is large. " * 50]
 EVERYTHING = frozenset({"word", "sentence", "spans"})

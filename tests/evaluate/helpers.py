@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch
 from unmask.config import ModelConfig, TokenizerConfig
-from unmask.data.tokenizer import Tokenizer
 from unmask.lm import LM
 from unmask.model.transformer import Transformer
 from unmask.objectives import Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import Objective
+from unmask.tokens.tokenizer import Tokenizer
 
 OBJECTIVES: dict[str, Objective] = {
     "causal": Causal(),

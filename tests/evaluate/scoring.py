@@ -9,9 +9,9 @@ from functools import cache
 
 import tokenizers as library
 
-from unmask.data.tokenizer import Tokenizer
 from unmask.evaluate.plans import plans_of
 from unmask.lm import LM
+from unmask.tokens.tokenizer import Tokenizer
 
 from .helpers import OBJECTIVES, model_of, tokenizer
 

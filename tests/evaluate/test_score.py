@@ -12,7 +12,6 @@ import torch
 
 from unmask.batch import Rows
 from unmask.config import ModelConfig
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate.base import shape_of
 from unmask.evaluate.generate import generations
@@ -21,6 +20,7 @@ from unmask.evaluate.score import log_losses, score
 from unmask.lm import LM
 from unmask.loading import load
 from unmask.objectives.base import Plan
+from unmask.tokens.tokenizer import Tokenizer
 
 from .helpers import OBJECTIVES, Stub, model_of, stub_of, tokenizer
 from .scoring import CASES, tokenized, without_start

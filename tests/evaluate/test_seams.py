@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.data.tokenizer import Tokenizer
 from unmask.evaluate.score import score
 from unmask.evaluate.seams import seams
+from unmask.tokens.tokenizer import Tokenizer
 
 from .scoring import tokenized
 

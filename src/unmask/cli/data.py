@@ -55,7 +55,7 @@ def data_stats(
 
 
 def _tokenizer(path: str) -> Any:
-    from unmask.data.tokenizer import Tokenizer
+    from unmask.tokens.tokenizer import Tokenizer
 
     return Tokenizer.load(path)
 

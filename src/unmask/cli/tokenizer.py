@@ -17,7 +17,7 @@ from unmask.config import Kind, SourceConfig, Split, TokenizerConfig
 from unmask.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from unmask.data.report import Report, Row
+    from unmask.tokens.report import Report, Row
 
 tokenizer_app = typer.Typer(help="Train and compare tokenizers.", no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
@@ -70,9 +70,9 @@ def tokenizer_train(
     )
     settings = {"field": field, "encoding": encoding, "document": document, "separator": separator}
     sources = [_checked(SourceConfig, path=path, **settings) for path in inputs]
-    from unmask.data.corpus import read
-    from unmask.data.document import Counts
-    from unmask.data.tokenizer import Tokenizer
+    from unmask.text.corpus import read
+    from unmask.text.document import Counts
+    from unmask.tokens.tokenizer import Tokenizer
 
     begun, counts = time.perf_counter(), Counts()
     tokenizer = Tokenizer.train(config, (d.text for source in sources for d in read(source, counts)), _say)
@@ -113,7 +113,7 @@ def tokenizer_report(
     """What tokenizers do to a text: unmask tokenizer report my.txt tokenizer.json bbpe:4096 --context 512"""
     settings = {"field": field, "encoding": encoding, "document": document, "separator": separator}
     source = _checked(SourceConfig, path=text, **settings)
-    from unmask.data import report as reports
+    from unmask.tokens import report as reports
 
     result = reports.report(
         source,

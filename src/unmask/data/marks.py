@@ -18,7 +18,7 @@ from unmask.errors import UserError
 NEEDS = frozenset({"word", "sentence", "spans"})
 """The fields of `Rows` that an objective may ask for."""
 Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(tokens (N,), start (R + 1,)) → (N,) bool; `data.words.WordStarts` is one."""
+"""(tokens (N,), start (R + 1,)) → (N,) bool; `tokens.words.WordStarts` is one."""
 
 
 @dataclass(frozen=True)

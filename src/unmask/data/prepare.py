@@ -21,15 +21,15 @@ from pathlib import Path
 
 from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.data.ahead import ahead
-from unmask.data.document import Document, utf8_length
-from unmask.data.holdout import share
-from unmask.data.progress import progress
 from unmask.data.shards import FORMAT, Encoded, Prepared, Shards, Writer, dtype_of
 from unmask.data.text import Item, Say, Survey, Text
-from unmask.data.tokenizer import Tokenizer, cut
 from unmask.data.whole import whole
 from unmask.data.workers import Workers, encode_documents
 from unmask.errors import UserError
+from unmask.text.document import Document, utf8_length
+from unmask.text.holdout import share
+from unmask.text.progress import progress
+from unmask.tokens.tokenizer import Tokenizer, cut
 
 TRAINING_BYTES = 100_000_000
 """Text a tokenizer is trained on; of a larger corpus, pieces drawn by the hash of their text."""

@@ -28,10 +28,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from unmask.data.document import Counts
 from unmask.data.marks import Bits, BitWriter
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
+from unmask.text.document import Counts
+from unmask.tokens.tokenizer import Tokenizer
 
 FORMAT = 2
 """Raised whenever reading, splitting or encoding would give other ids or files."""

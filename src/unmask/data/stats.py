@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.config import SourceConfig
-from unmask.data.characters import ALONE, SCRIPTS, WORD, codes, kinds, scripts_of
-from unmask.data.corpus import files, read
-from unmask.data.document import Counts
 from unmask.data.overlap import Found, Overlap
-from unmask.data.progress import progress
-from unmask.data.sentences import sentence_starts
 from unmask.data.tally import Tally
+from unmask.text.characters import ALONE, SCRIPTS, WORD, codes, kinds, scripts_of
+from unmask.text.corpus import files, read
+from unmask.text.document import Counts
+from unmask.text.progress import progress
+from unmask.text.sentences import sentence_starts
 
 if TYPE_CHECKING:
-    from unmask.data.tokenizer import Tokenizer
+    from unmask.tokens.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 19
 """Text measured at once."""

@@ -11,13 +11,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from unmask.config import CorpusConfig, SourceConfig, TokenizerConfig
-from unmask.data import corpus as corpora
-from unmask.data.document import Counts, Document, utf8_length
-from unmask.data.holdout import split
-from unmask.data.progress import progress
 from unmask.data.shards import FORMAT
-from unmask.data.tables import HUB, HubName
 from unmask.errors import UserError
+from unmask.text import corpus as corpora
+from unmask.text.document import Counts, Document, utf8_length
+from unmask.text.holdout import split
+from unmask.text.progress import progress
+from unmask.text.tables import HUB, HubName
 
 Say = Callable[[str], None]
 

@@ -23,13 +23,13 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.batch import starts
-from unmask.data.document import Document, utf8_length
 from unmask.data.marks import tokens_of
-from unmask.data.sentences import sentence_starts
 from unmask.data.shards import Encoded, dtype_of
-from unmask.data.tokenizer import Tokenizer
-from unmask.data.words import starts_from_characters
 from unmask.errors import UserError
+from unmask.text.document import Document, utf8_length
+from unmask.text.sentences import sentence_starts
+from unmask.tokens.tokenizer import Tokenizer
+from unmask.tokens.words import starts_from_characters
 
 Message = Mapping[str, np.ndarray]
 _CHUNK = 1 << 20

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, Head, Stream, Targets
 from unmask.config import ModelConfig
-from unmask.data.special import Vocabulary
 from unmask.errors import UserError
 from unmask.model.heads import HeadModule, read
 from unmask.objectives.base import Objective, Shape
+from unmask.tokens.special import Vocabulary
 
 if TYPE_CHECKING:
-    from unmask.data.tokenizer import Tokenizer
+    from unmask.tokens.tokenizer import Tokenizer
 
 
 class Model(Protocol):

@@ -14,8 +14,6 @@ import numpy as np
 
 from unmask import keyed
 from unmask.batch import starts
-from unmask.data.corpus import utf8_length, well_formed
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, objective_of, release, shape_of, tokenizer_of
 from unmask.evaluate.events import cut_note, event, start_of, window_note
@@ -26,6 +24,8 @@ from unmask.evaluate.score import log_losses
 from unmask.evaluate.watch import Watch, silent
 from unmask.evaluate.windows import Windows, behind, between, read, side_by_side
 from unmask.objectives.base import Plan
+from unmask.text.corpus import utf8_length, well_formed
+from unmask.tokens.tokenizer import Tokenizer
 
 FEW = 20
 """Documents with a scored token below which intervals come from pieces of text instead."""

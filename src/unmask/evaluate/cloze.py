@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from unmask.batch import Rows
-from unmask.data.aligned import Aligned
 from unmask.evaluate.base import Model, device_of, objective_of, shape_of, tokenizer_of
 from unmask.evaluate.gaps import Gap, Gaps
 from unmask.evaluate.intervals import macro
@@ -27,6 +26,7 @@ from unmask.evaluate.items import PART, TIE, Events, Options, Standing, sample, 
 from unmask.evaluate.plans import FORWARD, Query, in_source, opening, plan_of, room, source_room
 from unmask.evaluate.score import BATCH_TOKENS, answers
 from unmask.objectives.base import Plan
+from unmask.tokens.aligned import Aligned
 
 SPANS: dict[Plan, Plan] = {"pseudo": "pseudo_words", "infill": "decoder"}
 """By which plan candidates are scored instead, if none is asked for: from left to right, so that one of several tokens

@@ -9,13 +9,13 @@ import torch
 
 from unmask.batch import Examples, Rows, full
 from unmask.data.collate import collate
-from unmask.data.tokenizer import Tokenizer
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, device_of, evaluating, objective_of, shape_of, tokenizer_of
 from unmask.evaluate.gaps import MASK
 from unmask.evaluate.generate import Sampling, Start, Writer
 from unmask.model.heads import read
 from unmask.objectives.base import LM, frame
+from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.devices import to_device
 
 LONGEST_SPAN = 16

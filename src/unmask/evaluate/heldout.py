@@ -11,10 +11,10 @@ import torch
 
 from unmask.batch import Batch, Head, TermKey
 from unmask.data.loader import Loader
-from unmask.data.special import ROLES, Vocabulary
 from unmask.errors import UserError
 from unmask.evaluate.base import device_of, evaluating, states_of, token_losses
 from unmask.evaluate.intervals import ratio
+from unmask.tokens.special import ROLES, Vocabulary
 from unmask.train.devices import to_device
 
 

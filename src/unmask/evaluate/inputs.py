@@ -13,9 +13,9 @@ from torch import Tensor
 
 from unmask.batch import Examples, Rows, Stream, causal, full, prefix
 from unmask.config import ModelConfig
-from unmask.data.special import Vocabulary
 from unmask.errors import UserError
 from unmask.objectives.base import frame
+from unmask.tokens.special import Vocabulary
 
 Order = Literal["bidirectional", "causal", "prefix"]
 

@@ -24,11 +24,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unmask.batch import Examples, Head, Rows, Targets, causal, full, starts
-from unmask.data.special import Vocabulary
 from unmask.errors import UserError, nearest
 from unmask.objectives.base import LM, Objective, Plan, Shape, Sizes, frame
 from unmask.objectives.denoise import SpanCorruption, TextToText, corrupt
 from unmask.objectives.layout import Layout, Pairs, Ragged
+from unmask.tokens.special import Vocabulary
 
 FORWARD: tuple[Plan, ...] = ("left_to_right", "decoder")
 """Plans by the chain rule: their sum is the log-probability of the text."""

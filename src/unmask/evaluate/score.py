@@ -15,9 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.batch import starts
-from unmask.data.characters import word_spans
 from unmask.data.collate import Placement, collate, one_per_row, pack
-from unmask.data.corpus import utf8_length, well_formed
 from unmask.errors import UserError
 from unmask.evaluate.base import (
     Model,
@@ -35,6 +33,8 @@ from unmask.evaluate.plans import FORWARD, Query, expand, in_source, opening, pl
 from unmask.evaluate.seams import Encoded, encode
 from unmask.evaluate.windows import Windows, read, side_by_side
 from unmask.objectives.base import LM, Plan, Shape, Sizes
+from unmask.text.characters import word_spans
+from unmask.text.corpus import utf8_length, well_formed
 from unmask.train.devices import to_device
 
 BATCH_TOKENS = 4096
@@ -48,8 +48,8 @@ class Score:
     """The log-probability (nats) of one text.
 
     each    the addends, one a scored token (the end token last, where it is asked for)
-    tokens  how many they are; bytes and words: of the scored text in UTF-8 and by `data.words`, without what the first
-            token stands for where no start token precedes it, so that it is not scored
+    tokens  how many they are; bytes and words: of the scored text in UTF-8 and by `tokens.words`, without what the
+            first token stands for where no start token precedes it, so that it is not scored
     start   the start token in front of it; None where the plan or the tokenizer has none
     greedy  every scored token was the likeliest
     merged  a token spans the seam of context and text, or an edge of `only`, and the event says so

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.batch import starts
-from unmask.data.aligned import Aligned
-from unmask.data.tokenizer import Tokenizer
 from unmask.evaluate.events import EDGE, ONLY, SEAM, UNSCORED
+from unmask.tokens.aligned import Aligned
+from unmask.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config import CorpusConfig
-from unmask.data.corpus import read
 from unmask.errors import UserError, nearest
 from unmask.evaluate.base import Model, objective_of
 from unmask.evaluate.bpb import bits_per_byte, encode
@@ -27,6 +26,7 @@ from unmask.evaluate.gaps import read_gaps
 from unmask.evaluate.items import Options
 from unmask.evaluate.pairs import minimal_pairs, read_pairs
 from unmask.evaluate.plans import plan_of
+from unmask.text.corpus import read
 
 __all__ = ["SUITES", "Suite", "checked", "encode", "evaluate"]
 

@@ -30,7 +30,7 @@ LM = Head("lm")
 
 
 class Vocabulary(Protocol):
-    """The ids an objective needs; `unmask.data.special.Vocabulary` is one."""
+    """The ids an objective needs; `unmask.tokens.special.Vocabulary` is one."""
 
     @property
     def size(self) -> int: ...

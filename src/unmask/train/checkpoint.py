@@ -136,7 +136,8 @@ def write(
     place, temporary = checkpoints / f"step-{step}", checkpoints / f"{_WRITING}step-{step}"
     try:
         temporary.mkdir()
-        save_file(_plain(tensors), temporary / MODEL, {"format": "pt", "aliases": json.dumps(aliases)})
+        # One key alone: safetensors writes several in the order of a randomly seeded hash map.
+        save_file(_plain(tensors), temporary / MODEL, {"aliases": json.dumps(aliases)})
         save_file(_plain(optimizer), temporary / OPTIMIZER)
         content = json.dumps({"format": FORMAT, **state}, indent=1, allow_nan=False)
         (temporary / STATE).write_text(content + "\n", encoding="utf-8")

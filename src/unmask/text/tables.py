@@ -1,0 +1,226 @@
+"""Rows of tables: .parquet files in batches of a few megabytes, and what the `datasets` library loads.
+
+Only the columns asked for are read. A text that is null is an empty one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.config import SourceConfig
+from unmask.errors import UserError, nearest
+from unmask.text.document import Counts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HUB = "hf:"
+"""What a path begins with that the `datasets` library loads."""
+BATCH_BYTES = 4 << 20
+"""Text taken from a table at once, about."""
+BATCH_ROWS = 4096
+HUB_ROWS = 256
+
+Row = tuple[int, str, Any]
+"""(number from 1, text, value of the column of spans or None)."""
+
+
+def parquet_rows(path: Path, source: SourceConfig, counts: Counts) -> Iterator[Row]:
+    """The rows of one .parquet file."""
+    parquet = _library("pyarrow.parquet", f"reading {path}")
+    before = counts.consumed
+    with _damage_named(path):
+        size = path.stat().st_size
+        with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+            columns = _checked(file.schema_arrow, source, str(path))
+            total, number = file.metadata.num_rows, 0
+            for batch in file.iter_batches(_rows_at_once(file.metadata, columns), columns=columns):
+                yield from _rows(batch, source, number, str(path), counts)
+                number += batch.num_rows
+                counts.consumed = before + size * number // max(1, total)
+    counts.consumed = before + size
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise UserError(f"{path} is no whole parquet file ({_first_line(error)}); copy it again") from error
+    except OSError as error:  # also what pyarrow raises for pages that do not unpack
+        reason = error.strerror or _first_line(error)
+        raise UserError(f"cannot read {path}: {reason}; check the file, or copy it again") from error
+
+
+def _rows_at_once(metadata: Any, columns: Sequence[str]) -> int:
+    """So many rows that a batch has about `BATCH_BYTES`, by the size the file states for its columns."""
+    if not metadata.num_rows:
+        return 1
+    size = 0
+    for g in range(metadata.num_row_groups):
+        group = metadata.row_group(g)
+        each = [group.column(c) for c in range(group.num_columns)]
+        size += sum(c.total_uncompressed_size for c in each if c.path_in_schema.split(".")[0] in columns)
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * metadata.num_rows // max(1, size)))
+
+
+def _checked(schema: pa.Schema, source: SourceConfig, where: str) -> list[str]:
+    """The columns to read; an error says which there are, and of what type."""
+    names = list(schema.names)
+    setting = {source.field: "field"} | ({source.spans: "spans"} if source.spans is not None else {})
+    for name, key in setting.items():
+        if name not in names:
+            has = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+            raise UserError(
+                f"{where} has no column '{name}' (its columns: {has}): set corpus.{key}{nearest(name, names)}"
+            )
+    type_ = schema.field(source.field).type
+    if not _is_text(type_):
+        texts = [n for n in names if _is_text(schema.field(n).type)]
+        others = f"columns of text: {', '.join(texts[:8])}" if texts else "it has no column of text"
+        raise UserError(f"{where}: the column '{source.field}' holds {type_}, not text; {others}")
+    return list(setting)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    if types.is_dictionary(type_):
+        type_ = type_.value_type
+    return any(f(type_) for f in (types.is_string, types.is_large_string, types.is_string_view, types.is_null))
+
+
+def _rows(
+    batch: pa.RecordBatch | pa.Table, source: SourceConfig, before: int, where: str, counts: Counts
+) -> Iterator[Row]:
+    texts = _texts(batch.column(source.field), source.strict, where, before, counts)
+    spans = [None] * len(texts) if source.spans is None else batch.column(source.spans).to_pylist()
+    for number, (text, value) in enumerate(zip(texts, spans, strict=True), before + 1):
+        yield number, text, value
+
+
+def _texts(column: Any, strict: bool, where: str, before: int, counts: Counts) -> list[str]:
+    """Texts of a column; bytes that are no UTF-8 (not every writer checks) are replaced and counted, or refused."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        return [text or "" for text in column.to_pylist()]
+    except UnicodeDecodeError:
+        pass
+    texts = []
+    for number, raw in enumerate(column.cast(pa.large_binary()).to_pylist(), before + 1):
+        raw = raw or b""
+        if invalid := len(raw) - len(raw.decode(errors="ignore").encode()):
+            if strict:
+                raise UserError(f"{where}:{number} is not UTF-8: drop strict to have such bytes replaced and counted")
+            counts.invalid += invalid
+            counts.first_invalid = counts.first_invalid or f"{where}:{number}"
+        texts.append(raw.decode(errors="replace"))
+    return texts
+
+
+# ---------------------------------------------------------------- the `datasets` library
+
+
+@dataclass(frozen=True)
+class HubName:
+    """hf:NAME or hf:NAME:CONFIG; NAME is one of the hub, or a local directory."""
+
+    name: str
+    config: str | None
+
+    @staticmethod
+    def of(path: str) -> HubName:
+        """
+        >>> HubName.of("hf:org/data:en")
+        HubName(name='org/data', config='en')
+        """
+        name, _, config = path.removeprefix(HUB).partition(":")
+        if Path(path.removeprefix(HUB)).expanduser().is_dir():
+            name, config = path.removeprefix(HUB), ""
+        if not name:
+            raise UserError(f"corpus={path} names nothing: give hf:NAME or hf:NAME:CONFIG")
+        local = Path(name).expanduser()
+        return HubName(str(local) if local.is_dir() else name, config or None)
+
+
+def hub_rows(source: SourceConfig, counts: Counts) -> Iterator[Row]:
+    """The rows of a name that `datasets.load_dataset` knows, in the order of its split."""
+    hub = HubName.of(source.path)
+    datasets = _library("datasets", f"{HUB}{hub.name}")
+    with _sentence(source):
+        rows = datasets.load_dataset(hub.name, hub.config, split=source.split, streaming=source.stream)
+        if rows.column_names is not None:  # a stream may not know before it is read
+            wanted = [name for name in (source.field, source.spans) if name in rows.column_names]
+            rows = rows.select_columns(wanted) if wanted else rows
+        tables = iter(rows.with_format("arrow").iter(batch_size=HUB_ROWS))
+    number = 0
+    while True:
+        with _sentence(source):
+            table = next(tables, None)
+        if table is None:
+            return
+        _checked(table.schema, source, source.path)
+        yield from _rows(table, source, number, source.path, counts)
+        number += table.num_rows
+
+
+def hub_content(source: SourceConfig) -> list[Any]:
+    """What the rows depend on besides settings: of a local directory its files' bytes, else the hub's revision."""
+    hub = HubName.of(source.path)
+    base = Path(hub.name)
+    if base.is_dir():
+        every = sorted(p for p in base.rglob("*") if p.is_file() and not p.name.startswith("."))
+        return [[str(p.relative_to(base)), content_hash(p)] for p in every]
+    datasets = _library("datasets", f"{HUB}{hub.name}")
+    with _sentence(source):
+        builder = datasets.load_dataset_builder(hub.name, hub.config)
+    return [hub.name, builder.config_id, str(builder.hash), str(builder.info.version)]
+
+
+def content_hash(path: Path) -> str:
+    """32 hex digits of a file's bytes."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _sentence(source: SourceConfig) -> Iterator[None]:
+    """What the library raises (nearly anything), as one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        name = f"{source.path} (split={source.split})"
+        if isinstance(error, ConnectionError):
+            raise UserError(
+                f"cannot load {name}: {_first_line(error)}; check the name and the network, or give a local directory "
+                "or file"
+            ) from error
+        raise UserError(f"cannot load {name}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")
+
+
+def _library(name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.split(".")[0]
+        raise UserError(f"{what} needs the package {package}: pip install {package}") from error

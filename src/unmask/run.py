@@ -18,7 +18,7 @@ import yaml
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.config import ModelConfig
+from unmask.config import ModelConfig, SourceConfig
 from unmask.data.cache import cache_folder
 from unmask.data.loader import Loader
 from unmask.data.prepare import prepare
@@ -99,6 +99,9 @@ def pretrain(
     size = parameters(recipe.model, recipe.objective.heads())
     say(f"{out}: {recipe.objective.type}, {size:,} parameters, {len(text.train.tokens):,} training tokens")
     if len(text.train.sources) > 1:
+        weighted = [name for name, source in recipe.corpus.sources.items() if source.weight != 1]
+        if weighted and recipe.corpus.mix != "weight":
+            say(f"the weight of {weighted[0]} is not read: that needs corpus.mix=weight (it is {recipe.corpus.mix})")
         say(training_loader(recipe, text).mixture([s.name for s in text.train.sources], recipe.budget.steps))
     counters = trainer.run(resume=stored is not None)
     held = evaluate(trainer.networks)
@@ -340,7 +343,7 @@ def _version(package: str) -> str | None:
 def evaluate(
     model: str | Path | LM,
     suite: str = "bpb",
-    text: str | Path | None = None,
+    text: str | Path | SourceConfig | None = None,
     limit: int | None = None,
     cache: str | Path | None = None,
     *,

@@ -85,7 +85,11 @@ def _table(result: Any) -> list[str]:
             f"{found.ngram_share:.3%} of {found.ngrams:,} {found.n}-grams are in the corpus ({found.short:,} documents "
             "are too short to tell)"
         )
-    lines += ["", "characters of a document", "  " + "  ".join(f"{k} {v:,}" for k, v in result.length.items())]
+    lines += [
+        "",
+        "characters of a document",
+        "  " + "  ".join(f"{k} {'~' if k[0] == 'p' and v > 127 else ''}{v:,}" for k, v in result.length.items()),
+    ]
     most = max(row["documents"] for row in result.histogram)
     for row in result.histogram:
         bar = "█" * round(40 * row["documents"] / most)

@@ -107,6 +107,9 @@ def evaluate(
         typer.Option(help="bpb: rolling windows, this many tokens apart.", show_default="pieces side by side"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of samples and intervals.")] = 0,
+    field: Annotated[str | None, typer.Option(help="bpb: the key of a JSON line, or column, with the text.")] = None,
+    document: Annotated[str | None, typer.Option(help="bpb: auto, file, blank_line or line.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="bpb: of files without a byte-order mark, or detect.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model: unmask evaluate runs/a ../blimp --suite minimal-pairs"""
@@ -117,7 +120,9 @@ def evaluate(
     if limit is None and suite == "bpb":
         limit = PIECES
     plan_name: Any = plan
-    result = measure(run, suite, text, limit, plan=plan_name, stride=stride, seed=seed, watch=shown)
+    reading = {k: v for k, v in {"field": field, "document": document, "encoding": encoding}.items() if v is not None}
+    source = _source(text, suite, reading) if reading else text
+    result = measure(run, suite, source, limit, plan=plan_name, stride=stride, seed=seed, watch=shown)
     for warning in result.get("warnings", ()):
         print(f"warning: {warning}", file=sys.stderr)
     if as_json:
@@ -230,6 +235,15 @@ def import_(
     if as_json:
         return emit({"run": place, "source": source, "format": format})
     print(place)
+
+
+def _source(text: str | None, suite: str, reading: dict[str, str]) -> Any:
+    """How a text is read, as settings of a source."""
+    from unmask.recipe import load_text
+
+    if text is None or suite != "bpb":
+        raise UserError(f"--{next(iter(reading))} says how a text is read: it goes with --suite bpb and a TEXT")
+    return load_text([f"corpus={text}", *(f"corpus.{key}={value}" for key, value in reading.items())]).corpus
 
 
 @app.command(

@@ -113,6 +113,8 @@ def tokenizer_report(
     """What tokenizers do to a text: unmask tokenizer report my.txt tokenizer.json bbpe:4096 --context 512"""
     settings = {"field": field, "encoding": encoding, "document": document, "separator": separator}
     source = _checked(SourceConfig, path=text, **settings)
+    if picture is not None and Path(picture).suffix.lower() != ".svg":
+        raise UserError(f"--picture {picture}: the picture is drawn as .svg, give a name with that ending")
     from unmask.tokens import report as reports
 
     result = reports.report(

@@ -20,7 +20,7 @@ import numpy as np
 from unmask.config import SourceConfig
 from unmask.data.overlap import Found, Overlap
 from unmask.data.tally import Tally
-from unmask.text.characters import ALONE, SCRIPTS, WORD, codes, kinds, scripts_of
+from unmask.text.characters import BLANK, SCRIPTS, codes, kinds, scripts_of, word_starts
 from unmask.text.corpus import files, read
 from unmask.text.document import Counts
 from unmask.text.progress import progress
@@ -104,7 +104,7 @@ class Stats:
     looks_like: str
     filtered: dict[str, int]
     length: dict[str, int]
-    """Characters of a document: quantiles, mean and largest."""
+    """Characters of a document: quantiles (to seven binary digits), mean and largest."""
     histogram: list[dict[str, int]]
     """Documents of `low` to `high` characters, by powers of two."""
     duplicate_documents: Repeats
@@ -169,6 +169,7 @@ class _Meter:
         self.controls = _CONTROL if tokenizer is None else _with_specials(tokenizer)
         self.sum: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
+        self.longest = 0
         self.found: Counter[str] = Counter()
         self.languages: Counter[str] = Counter()
         self.scripts = np.zeros(len(SCRIPTS), np.int64)
@@ -177,6 +178,7 @@ class _Meter:
     def add(self, texts: list[str]) -> None:
         """Measure a batch of documents."""
         self.lengths.update(map(_rounded, map(len, texts)))
+        self.longest = max([self.longest, *map(len, texts)])
         self.documents.add(texts)
         if self.tokenizer is not None:
             self.sum["tokens"] += sum(map(len, self.tokenizer.encode_batch(texts)))
@@ -202,8 +204,7 @@ class _Meter:
         """Count words. (T, S) letters of each text by script."""
         points = codes("\n".join(texts))
         kind = kinds(points)
-        word = kind == WORD
-        self.sum["words"] += int((kind == ALONE).sum() + word[:1].sum() + (word[1:] & ~word[:-1]).sum())
+        self.sum["words"] += int((word_starts(points) & (kind != BLANK)).sum())
         width = len(SCRIPTS) + 1
         row = np.repeat(np.arange(len(texts)), [len(text) + 1 for text in texts])[:-1]
         table = np.bincount(row * width + scripts_of(points), minlength=len(texts) * width)
@@ -228,7 +229,7 @@ class _Meter:
             first_invalid=counts.first_invalid,
             looks_like=counts.looks_like,
             filtered=counts.filtered,
-            length=_quantiles(self.lengths) | {"mean": round(self.sum["characters"] / documents)},
+            length=_quantiles(self.lengths) | {"max": self.longest, "mean": round(self.sum["characters"] / documents)},
             histogram=_histogram(self.lengths),
             duplicate_documents=_repeats(self.documents),
             duplicate_lines=_repeats(self.lines),
@@ -305,7 +306,7 @@ def _quantiles(lengths: Counter[int]) -> dict[str, int]:
     upto = np.cumsum([lengths[int(v)] for v in values])
     ranks = [-(-q * int(upto[-1]) // 100) for q in QUANTILES]
     at = np.searchsorted(upto, np.maximum(ranks, 1))
-    return {f"p{q}": int(values[k]) for q, k in zip(QUANTILES, at, strict=True)} | {"max": int(values[-1])}
+    return {f"p{q}": int(values[k]) for q, k in zip(QUANTILES, at, strict=True)}
 
 
 def _histogram(lengths: Counter[int]) -> list[dict[str, int]]:

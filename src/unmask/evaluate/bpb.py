@@ -55,6 +55,8 @@ class Encoded:
     tokens: np.ndarray
     documents: np.ndarray
     bytes: np.ndarray
+    notes: tuple[str, ...] = ()
+    """What reading had to say."""
 
 
 def encode(model: Model, documents: Iterable[str]) -> Encoded:

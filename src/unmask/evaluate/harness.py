@@ -172,6 +172,8 @@ def command(load: Callable[[str], Model], arguments: Sequence[str]) -> None:
     sys.argv = ["unmask lm-eval", *arguments]
     try:
         cli_evaluate()
+    except (ValueError, OSError) as error:  # a task that it does not know, or cannot download
+        raise UserError(f"lm-eval: {' '.join(str(error).split())}") from error
     finally:
         sys.argv = before
 

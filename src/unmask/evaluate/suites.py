@@ -12,23 +12,31 @@ summed; `value` is its one number, `interval` how far that would move with anoth
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.config import CorpusConfig
+from unmask.config import SourceConfig
 from unmask.errors import UserError, nearest
 from unmask.evaluate.base import Model, objective_of
-from unmask.evaluate.bpb import bits_per_byte, encode
+from unmask.evaluate.bpb import Encoded, bits_per_byte, encode
 from unmask.evaluate.choice import multiple_choice, read_choice
 from unmask.evaluate.cloze import cloze
 from unmask.evaluate.gaps import read_gaps
 from unmask.evaluate.items import Options
 from unmask.evaluate.pairs import minimal_pairs, read_pairs
 from unmask.evaluate.plans import plan_of
-from unmask.text.corpus import read
+from unmask.text.corpus import Counts, read
 
 __all__ = ["SUITES", "Suite", "checked", "encode", "evaluate"]
+
+
+Given = str | Path | SourceConfig | None
+"""What a suite reads: a path, or for bpb also the settings of a source."""
+
+
+def _path(given: str | Path | SourceConfig) -> str | Path:
+    return given.path if isinstance(given, SourceConfig) else given
 
 
 @dataclass(frozen=True)
@@ -39,28 +47,32 @@ class Suite:
     rolls     long texts may be read in rolling windows (`Options.stride`)
     """
 
-    read: Callable[[Model, str | Path | None], Any]
+    read: Callable[[Model, Given], Any]
     measure: Callable[[Model, Any, Options], dict[str, Any]]
     own: str | None = None
     rolls: bool = False
 
 
-def _text(model: Model, path: str | Path | None) -> Any:
-    if path is None:
+def _text(model: Model, given: Given) -> Encoded:
+    if given is None:
         raise UserError("no text to evaluate on: give a file")
-    return encode(model, (d.text for d in read(CorpusConfig(path=str(path)))))
+    counts = Counts()
+    source = given if isinstance(given, SourceConfig) else SourceConfig(path=str(given))
+    encoded = encode(model, (d.text for d in read(source, counts)))
+    return replace(encoded, notes=tuple(counts.notes()))
 
 
 def _bits(model: Model, data: Any, options: Options) -> dict[str, Any]:
     o = options
-    return bits_per_byte(model, data, o.counts, o.limit, o.seed, plan=o.plan, stride=o.stride, watch=o.watch)
+    found = bits_per_byte(model, data, o.counts, o.limit, o.seed, plan=o.plan, stride=o.stride, watch=o.watch)
+    return {**found, "warnings": list(data.notes)} if isinstance(data, Encoded) and data.notes else found
 
 
-def _given(read_file: Callable[[str | Path], Any], what: str) -> Callable[[Model, str | Path | None], Any]:
-    def reader(model: Model, path: str | Path | None) -> Any:
-        if path is None:
+def _given(read_file: Callable[[str | Path], Any], what: str) -> Callable[[Model, Given], Any]:
+    def reader(model: Model, given: Given) -> Any:
+        if given is None:
             raise UserError(f"no {what}: give a file of JSON lines, or a directory of them")
-        return read_file(path)
+        return read_file(_path(given))
 
     return reader
 
@@ -68,7 +80,7 @@ def _given(read_file: Callable[[str | Path], Any], what: str) -> Callable[[Model
 SUITES: dict[str, Suite] = {
     "bpb": Suite(_text, _bits, own="held-out text", rolls=True),
     "minimal-pairs": Suite(_given(read_pairs, "pairs"), minimal_pairs),
-    "cloze": Suite(lambda model, path: read_gaps(path), cloze, own="battery"),
+    "cloze": Suite(lambda model, given: read_gaps(None if given is None else _path(given)), cloze, own="battery"),
     "choice": Suite(_given(read_choice, "questions"), multiple_choice),
 }
 

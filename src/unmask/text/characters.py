@@ -176,7 +176,7 @@ def _side_table() -> np.ndarray:
 
 
 def word_spans(text: str) -> np.ndarray:
-    """(W, 2) int64 characters [begin, end) of the words of a text, by the one rule (`tokens.words`), without white space.
+    """(W, 2) int64 characters [begin, end) of the words of a text, by the one rule (`tokens.words`), no white space.
 
     >>> [("It's 北京." )[a:b] for a, b in word_spans("It's 北京.")]
     ['It', "'", 's', '北', '京', '.']

@@ -112,6 +112,12 @@ def test_explicit_valid_wins(corpus: CorpusConfig, tmp_path: Path) -> None:
     assert [made.tokenizer.decode(made.valid.document(i)) for i in range(2)] == ["one", "two"]
 
 
+def test_a_training_file_that_is_held_out_too_is_said(corpus: CorpusConfig, tmp_path: Path) -> None:
+    said: list[str] = []
+    prepare(corpus, corpus, BYTE, tmp_path / "cache", said.append)
+    assert any("no measure of unseen text" in sentence for sentence in said)
+
+
 def test_the_tokenizer_sees_the_training_part_only(tmp_path: Path) -> None:
     train, held = tmp_path / "t.txt", tmp_path / "v.txt"
     train.write_text("abc abc")

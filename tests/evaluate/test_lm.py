@@ -373,3 +373,18 @@ class StubTokens:
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
         return [self.encode(t) for t in texts]
+
+
+@pytest.mark.parametrize("pad", [0, 1, 3])
+def test_d24_the_full_context_works_whatever_the_pad_id_and_one_more_is_a_clear_message(pad: int) -> None:
+    """Positions are counted from a row's first real token, never from a pad id."""
+    lm = model_of("masked", max_position=64)
+    ids = np.arange(64) % 40 + 20
+    full = lm.logits([ids.tolist()])
+    padded = lm.logits(
+        [[*ids[:60].tolist(), *[pad] * 4], [*[pad] * 4, *ids[:60].tolist()]], [[1] * 60 + [0] * 4, [0] * 4 + [1] * 60]
+    )
+    torch.testing.assert_close(padded[0, :60], padded[1, 4:])
+    assert full.shape[1] == 64 and torch.isfinite(full).all()
+    with pytest.raises(UserError, match="64"):
+        lm.logits([[*ids.tolist(), 20]])

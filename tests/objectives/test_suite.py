@@ -9,6 +9,7 @@ import pytest
 
 from unmask import keyed
 from unmask.batch import Rows, places, starts
+from unmask.data.collate import collate
 from unmask.errors import UserError
 from unmask.objectives import Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import Objective, Outline, Shape, outline
@@ -426,3 +427,13 @@ def test_choose_breaks_ties_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
         drawn = spans.keyed.bits(key[r : r + 1], np.arange(len(ok)))
         order = [i for i in np.argsort(drawn, kind="stable") if ok[i]]
         assert np.flatnonzero(mine).tolist() == sorted(order[: count[r]])
+
+
+def test_d19_with_pad_equal_to_eos_each_text_has_one_live_end() -> None:
+    """Padding is block 0 and has no target; the end token that a text really has is one."""
+    texts = Rows.of([[5, 6, 7], [8, 9]])
+    batch = collate({"causal": Causal()(texts, VOCABULARY)}, {"causal": Causal().heads()}, shape=Shape(8), pad=EOS)
+    (targets,) = batch.targets.values()
+    live = targets.weight > 0
+    assert (targets.value[live] == EOS).sum() == 2 and live.sum() == (3 + 1) + (2 + 1)
+    assert targets.index is not None and (batch.stream.block.reshape(-1)[targets.index[live]] != 0).all()

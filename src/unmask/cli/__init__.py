@@ -31,7 +31,7 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except typer.TyperException as error:
-        print(f"error: {error}" if str(error) else "see unmask --help", file=sys.stderr)
+        print(f"error: {error.format_message()}" if str(error) else "see unmask --help", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(1)

@@ -107,7 +107,7 @@ def _train_tokenizer(config: TokenizerConfig, text: Text, survey: Survey, most: 
                     yield from (p for p in cut(document.text) if drawn == 1 or share(p, b"tokenizer") < drawn)
                 advance(utf8_length(document.text))
 
-    tokenizer = Tokenizer.train(config, pieces())
+    tokenizer = Tokenizer.train(config, pieces(), say)
     survey.notes.append(f"trained a {tokenizer.type} tokenizer of {tokenizer.vocabulary.size:,} entries")
     say(survey.notes[-1])
     return tokenizer
@@ -228,7 +228,8 @@ def seal(directory: Path, tokenizer: Tokenizer, fingerprint: str, survey: Survey
 
 
 def needed(tokenizer: Tokenizer, survey: Survey) -> int:
-    """Bytes of disk, on the safe side: one token a byte where that can be, else one for two bytes."""
+    """Bytes of disk, about: one token a byte for bytes and characters, else one for two bytes, which is ample for
+    English; what is known of the inside comes on top."""
     tokens = survey.bytes // (1 if tokenizer.type in ("byte", "char") else 2)
     return tokens * dtype_of(tokenizer.vocabulary.size).itemsize + 16 * survey.documents + (1 << 20)
 

@@ -1,6 +1,7 @@
 """What a corpus holds, measured in one pass and bounded memory, before anything is trained on it.
 
-Exact: counts of documents, sentences (by the rules of `sentences`), lines, words, characters, bytes and tokens,
+Exact (but that a text beyond a megabyte is read in stretches, each of which may part a sentence, a line or a word):
+counts of documents, sentences (by the rules of `sentences`), lines, words, characters, bytes and tokens,
 strings, scripts. A document of megabytes is measured in pieces that end at line ends. Quantiles of lengths are exact
 below 128 characters and else at most 1/64 too low. Duplicate shares are exact up to `tally.LIMIT` distinct documents
 or lines and beyond that estimated from an even sample, which is said. What looks like a mail address or a phone

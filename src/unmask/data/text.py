@@ -154,8 +154,17 @@ class Text:
             for name, met in counts.items():
                 for sentence in met.notes():
                     _by_name(note, name or (config.path if config is not None else ""))(sentence)
+        if self.valid is not None and self._shared():
+            note("a file of the held-out text is a training file, too: its loss is no measure of unseen text")
         self._require_both_sides(survey, [sizes[False, k] for k in range(len(self.corpus.parts))])
         return survey
+
+    def _shared(self) -> bool:
+        """A file with the same content stands on both sides."""
+        train, valid = (
+            {json.dumps(file) for content in (side or {}).values() for file in content[0]} for side in self._contents
+        )
+        return not train.isdisjoint(valid)
 
     def _packed_bytes(self) -> int:
         """Bytes of the files on disk."""

@@ -88,8 +88,10 @@ class Filter:
         if self.config.duplicates != "keep" and not self.documents.add(number_of(document.text)):
             reason: str | None = "duplicate documents"
         else:
-            document = self._new_lines(document) if self.config.duplicates == "lines" else document
             reason = self._reason(document.text)
+            if reason is None and self.config.duplicates == "lines":  # lines of a dropped document are not "seen"
+                document = self._new_lines(document)
+                reason = self._reason(document.text)
         if reason is not None:
             self.counts.drop(reason)
         return document if reason is None else None

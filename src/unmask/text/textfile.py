@@ -194,7 +194,9 @@ def _codec(encoding: str, start: bytes, path: Path) -> str:
     try:
         name = codecs.lookup(encoding).name
         "\n".encode(name)  # codecs from text to text or bytes to bytes fail here
-    except LookupError as error:
+        if name in ("punycode", "idna"):  # of host names
+            raise LookupError(name)
+    except (LookupError, UnicodeError) as error:
         known = {alias.replace("_", "-") for pair in aliases.items() for alias in pair} | {"detect"}
         raise UserError(
             f"encoding={encoding} is no text encoding that Python knows, such as utf-8, cp1252 or gb18030"

@@ -42,7 +42,7 @@ def read_tokenizer(path: str | Path) -> str:
     file = _in_directory(path) if path.is_dir() else path
     read: Callable[[Path], str] = _of_json
     if file.suffix == ".model":
-        read = lambda p: build(read_model(p.read_bytes())).to_str()
+        read = _of_sentencepiece
     elif file.suffix == ".txt" and file.name != "merges.txt":
         read = _of_bert
     elif file.name in ("merges.txt", "vocab.bpe"):
@@ -56,6 +56,16 @@ def read_tokenizer(path: str | Path) -> str:
         raise UserError(f"cannot read the tokenizer {file}: it is no UTF-8 text (byte {error.start:,})") from error
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
+
+
+def _of_sentencepiece(file: Path) -> str:
+    model = read_model(file.read_bytes())
+    try:
+        return build(model).to_str()
+    except UserError:
+        raise
+    except Exception as error:  # the library raises bare Exceptions with what it missed
+        raise UserError(f"the tokenizers library cannot build this SentencePiece model ({error})") from error
 
 
 def from_llama2c(path: str | Path) -> Tokenizer:

@@ -281,6 +281,8 @@ def _load(names: Sequence[str], documents: Sequence[str], say: Callable[[str], N
             name, tokenizer = _name(path), Tokenizer.load(path)
         elif kind in get_args(Kind) and (size.isdecimal() or not size):
             say(f"training {given}")
+            if size and int(size) < 2:
+                raise UserError(f"{given}: a vocabulary has at least 2 entries, such as {kind}:4096")
             settings = {"type": kind, "vocab_size": int(size)} if size else {"type": kind}
             name, tokenizer = given, Tokenizer.train(TokenizerConfig.model_validate(settings), documents, say)
         else:

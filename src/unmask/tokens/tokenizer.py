@@ -130,12 +130,9 @@ class Tokenizer:
 
     def encode_aligned(self, texts: Sequence[str]) -> list[Aligned]:
         """`encode` of each text, with the characters that each token covers."""
-        out = []
-        for text in texts:
-            whole = well_formed(text)
-            found = self._aligned(whole)
-            out.append(found if whole is text else in_original(found, text))
-        return out
+        whole = [well_formed(text) for text in texts]
+        found = self._aligned(whole)
+        return [f if w is t else in_original(f, t) for f, w, t in zip(found, whole, texts, strict=True)]
 
     def encode_with_specials(self, text: str) -> np.ndarray:
         """(n,) int32 ids of a prompt in which control strings mean the control tokens: "a [MASK] b"."""
@@ -222,16 +219,20 @@ class Tokenizer:
             return [self._table[np.frombuffer(t.encode(), np.uint8)] for t in texts]
         return [self._table[np.frombuffer(t.encode("utf-32-le"), "<u4")] for t in texts]
 
-    def _aligned(self, text: str) -> Aligned:
+    def _aligned(self, texts: Sequence[str]) -> list[Aligned]:
         if self.spec["normalizer"] is None:
             if self.type == "char":
-                return by_characters(self._ids([text])[0])
-            if self._encoder.sizes is not None:
-                ids = self._ids([text])[0]
-                return by_bytes(ids, self._encoder.sizes[ids], text)
+                return [by_characters(ids) for ids in self._ids(texts)]
+            if (sizes := self._encoder.sizes) is not None:
+                return [by_bytes(ids, sizes[ids], text) for ids, text in zip(self._ids(texts), texts, strict=True)]
+        return [by_library(self._encoder, text, self._blank) for text in texts]
+
+    @cached_property
+    def _blank(self) -> np.ndarray:
+        """(size,) bool, tokens that stand for a blank and nothing else."""
         blank = np.zeros(self.vocabulary.size, bool)
         blank[[i for i, name in self._names.items() if name == MARK and self._marks_blanks]] = True
-        return by_library(self._encoder, text, blank)
+        return blank
 
     @cached_property
     def _table(self) -> np.ndarray | None:

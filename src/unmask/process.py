@@ -14,3 +14,13 @@ def patient_threads() -> None:
     """
     if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def peak_memory() -> int:
+    """Bytes of the largest resident set this process has had; 0 where no system tells."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak  # Linux counts kB

@@ -93,16 +93,14 @@ def pretrain(
         _same_machine(out, say)
         text = prepared(out, cache, say)
     recipe = resolve(recipe, text.tokenizer)
-    trainer, evaluate = build(recipe, text, out, progress)
+    loader = training_loader(recipe, text)
+    trainer, evaluate = build(recipe, text, loader, out, progress)
     if stored is None:
         _write_down(recipe, text, out)
     size = parameters(recipe.model, recipe.objective.heads())
     say(f"{out}: {recipe.objective.type}, {size:,} parameters, {len(text.train.tokens):,} training tokens")
     if len(text.train.sources) > 1:
-        weighted = [name for name, source in recipe.corpus.sources.items() if source.weight != 1]
-        if weighted and recipe.corpus.mix != "weight":
-            say(f"the weight of {weighted[0]} is not read: that needs corpus.mix=weight (it is {recipe.corpus.mix})")
-        say(training_loader(recipe, text).mixture([s.name for s in text.train.sources], recipe.budget.steps))
+        say(loader.mixture([s.name for s in text.train.sources], recipe.budget.steps))
     counters = trainer.run(resume=stored is not None)
     held = evaluate(trainer.networks)
     result = Run(out, counters, held, size)
@@ -124,12 +122,10 @@ def resume_run(out: str | Path, cache: str | Path | None = None) -> Run:
 
 
 def build(
-    recipe: Recipe, text: Prepared, out: Path, progress: Progress | None = None
+    recipe: Recipe, text: Prepared, loader: Loader, out: Path, progress: Progress | None = None
 ) -> tuple[Trainer, Callable[[nn.ModuleDict], HeldOut]]:
     """The trainer of a resolved recipe, and the function that measures its networks on held-out text."""
     objective, train = recipe.objective, recipe.train
-    shape = objective.shape(recipe.context, recipe.target_context)
-    loader = training_loader(recipe, text)
     networks = nn.ModuleDict({"model": Transformer(recipe.model, objective.heads(), recipe.seed)})
     settings = Settings(
         train,
@@ -140,7 +136,7 @@ def build(
         choose_device(recipe.device),
         recipe.compile,
     )
-    evaluate = evaluator(recipe, text, shape)
+    evaluate = evaluator(recipe, text, loader.shape)
     program: Program = forward_heads
     trainer = Trainer(
         networks,

@@ -279,3 +279,9 @@ def test_a_cut_makes_a_word_and_a_sentence_start() -> None:
     assert filled.word is not None and filled.sentence is not None
     assert filled.word.astype(int).tolist() == [1, 0, 0, 1, 1, 0, 0]
     assert filled.sentence.astype(int).tolist() == [1, 0, 0, 1, 1, 0, 1]
+
+
+def test_a_character_of_several_tokens_does_not_hide_a_span_behind_it() -> None:
+    """Ends that do not ascend: the library gives each token of a ligature all of it, and a mark of its own none."""
+    begin, end = np.array([0, 0, 0, 2]), np.array([2, 0, 0, 3])
+    assert tokens_of(np.array([[1, 2]]), begin, end).tolist() == [[0, 3]]

@@ -11,8 +11,8 @@ import pytest
 from unmask.config import SourceConfig
 from unmask.errors import UserError
 from unmask.text.corpus import Counts, read
-from unmask.text.document import Document, part, without
-from unmask.text.filters import Seen, number_of, repetition
+from unmask.text.document import Document, number_of, part, without
+from unmask.text.filters import Seen, repetition
 
 
 def kept(tmp_path: Path, texts: list[str], counts: Counts | None = None, **filters: Any) -> list[str]:

@@ -19,10 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
-from unmask.config import TokenizerConfig
+from unmask.cli.tokenizer import tokenizer_train
+from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.errors import UserError
+from unmask.text.corpus import read
 from unmask.tokens.special import ROLES, Vocabulary, sentinel
-from unmask.tokens.tokenizer import PIECE, Tokenizer, cut, train_tokenizer
+from unmask.tokens.tokenizer import PIECE, Tokenizer, cut
 
 TYPES = ("bbpe", "bpe", "wordpiece", "unigram", "char", "byte", "word")
 TEXTS = [
@@ -450,10 +452,11 @@ def test_settings_reach_training(tmp_path: Path) -> None:
     file.write_text("low lower newest 12 12 12 ☃ 北京 北京\n" * 50, encoding="utf-8")
     said: list[str] = []
     settings = {"type": "bpe", "end_of_word": "</w>", "digits": "split", "lowercase": True, "ties": "first"}
-    tokenizer = train_tokenizer([str(file)], {**settings, "vocab_size": 200}, say=said.append)
+    config = TokenizerConfig(**{**settings, "vocab_size": 200})
+    tokenizer = Tokenizer.train(config, (d.text for d in read(CorpusConfig(path=str(file)))), said.append)
     assert [tokenizer.token(i) for i in tokenizer.encode("12 LOW")] == ["1</w>", "2</w>", "low</w>"]
-    with pytest.raises(UserError, match=r"tokenizer type='bppe'.*Known types: bbpe, bpe"):
-        train_tokenizer([str(file)], {"type": "bppe"})
+    with pytest.raises(UserError, match=r"--type bppe.*'bbpe', 'bpe'"):
+        tokenizer_train([str(file)], str(tmp_path / "out.json"), kind="bppe")
 
 
 # ---------------------------------------------------------------- segmentations by chance

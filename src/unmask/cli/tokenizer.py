@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from unmask.cli.output import Json, app, emit
 from unmask.config import Kind, SourceConfig, Split, TokenizerConfig
 from unmask.errors import UserError, nearest
+from unmask.process import peak_memory
 
 if TYPE_CHECKING:
     from unmask.tokens.report import Report, Row
@@ -160,12 +160,6 @@ def _checked(model: type[Settings], **values: Any) -> Settings:
 def _choices(annotation: Any) -> list[str]:
     """The values of a Literal, also inside an Optional."""
     return [x for a in get_args(annotation) for x in ([a] if isinstance(a, str) else _choices(a))]
-
-
-def peak_memory() -> int:
-    """Bytes of the largest resident set this process has had."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak  # Linux counts kB
 
 
 # ---------------------------------------------------------------- the table

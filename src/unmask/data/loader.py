@@ -78,6 +78,7 @@ class Loader:
         if not len(self.pieces):
             raise UserError("the text holds no tokens: give a corpus with at least one non-empty document")
         self.sizes = tuple(self.pieces.of_sources(sources).tolist())
+        self.mix = mix
         self.order = self._order(seed, shuffle, mix)
         self.marks = Marks(objective.needs, kept, words)
         self.micro = micro
@@ -100,7 +101,10 @@ class Loader:
             share = count / sum(counts)
             seen = "" if steps is None else f", {steps * self.per_step * share / size:.2g} epochs"
             each.append(f"{name} {share:.1%} of samples{seen}")
-        return f"mixture: {'; '.join(each)}"
+        mix = self.mix
+        unread = mix is not None and mix.mix != "weight" and any(s.weight != 1 for s in mix.sources.values())
+        note = f" (weights are not read: corpus.mix={mix.mix})" if mix is not None and unread else ""
+        return f"mixture: {'; '.join(each)}{note}"
 
     def _outline(self, index: np.ndarray, progress: float = 0.0) -> Outline:
         piece = self.order.piece(index)

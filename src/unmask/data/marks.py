@@ -146,7 +146,8 @@ def tokens_of(spans: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarr
     >>> tokens_of(np.array([[1, 2], [2, 5], [4, 8], [9, 9]]), begin, end).tolist()
     [[0, 1], [1, 4]]
     """
-    first = np.searchsorted(end, spans[:, 0], "right")
+    # A character that became several tokens is covered by each, so ends alone need not ascend.
+    first = np.searchsorted(np.maximum.accumulate(end), spans[:, 0], "right")
     last = np.searchsorted(begin, spans[:, 1], "left")
     out: list[tuple[int, int]] = []
     for a, b in zip(first.tolist(), last.tolist(), strict=True):

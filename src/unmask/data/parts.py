@@ -22,9 +22,10 @@ from pathlib import Path
 from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.data.prepare import disk_full, encode, find, place_of, prepare, require_space, seal
 from unmask.data.shards import Prepared, Shards, Writer
-from unmask.data.text import Say, Survey, Text
+from unmask.data.text import Survey, Text
 from unmask.data.whole import whole
 from unmask.errors import UserError
+from unmask.text.progress import Say
 from unmask.tokens.tokenizer import Tokenizer
 
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.data.ahead import ahead
 from unmask.data.shards import FORMAT, Encoded, Prepared, Shards, Writer, dtype_of
-from unmask.data.text import Item, Say, Survey, Text
+from unmask.data.text import Item, Survey, Text
 from unmask.data.whole import whole
 from unmask.data.workers import Workers, encode_documents
 from unmask.errors import UserError
 from unmask.text.document import Document, utf8_length
 from unmask.text.holdout import share
-from unmask.text.progress import progress
+from unmask.text.progress import Say, progress
 from unmask.tokens.tokenizer import Tokenizer, cut
 
 TRAINING_BYTES = 100_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,10 +16,8 @@ from unmask.errors import UserError
 from unmask.text import corpus as corpora
 from unmask.text.document import Counts, Document, utf8_length
 from unmask.text.holdout import split
-from unmask.text.progress import progress
+from unmask.text.progress import Say, progress
 from unmask.text.tables import HUB, HubName
-
-Say = Callable[[str], None]
 
 _INSIDE = {"sentences", "spans"}
 """Settings that change no text."""

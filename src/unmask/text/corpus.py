@@ -50,7 +50,6 @@ STRETCH = 16_000_000
 
 Step = Callable[[Document], Document | None]
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
-_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 # ---------------------------------------------------------------- files
@@ -338,8 +337,7 @@ def _record(text: str, marked: Any, where: str, source: SourceConfig, counts: Co
             raise UserError(f"{where} holds half a surrogate pair, which is no text: drop strict to have it replaced")
         counts.invalid += invalid
         counts.first_invalid = counts.first_invalid or (where if invalid else "")
-        halves = [(m.end() - 1, m.end()) for m in _PAIR.finditer(text)]
-        document = Document(whole, where, None, without(document, halves).spans)
+        document = Document(whole, where, None, document.spans)
     if "\r\n" in document.text:
         document = without(document, [(m.start(), m.start() + 1) for m in re.finditer("\r\n", document.text)])
     return document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from unmask.config import FilterConfig
 from unmask.errors import UserError, nearest
 from unmask.text.characters import SCRIPTS, letters
-from unmask.text.document import Counts, Document, without
+from unmask.text.document import Counts, Document, number_of, without
 
 
 class Seen:
@@ -59,11 +58,6 @@ def _place(table: array[int], number: int) -> int:
     while (found := table[place]) and found != number:
         place = place + 1 if place + 1 < size else 0
     return place
-
-
-def number_of(text: str) -> int:
-    """A fixed, even 64-bit function of a text: two texts of a corpus of n share one with a chance of n² / 2⁶⁵."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 class Filter:

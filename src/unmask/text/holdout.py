@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
-from unmask.text.document import Document, part
+from unmask.text.document import Document, number_of, part
 
 FEW = 20
 """Below this many documents the held-out part is taken by position."""
@@ -31,8 +30,7 @@ def split(
 
 def share(text: str, purpose: bytes = b"") -> float:
     """A number in [0, 1) that is a fixed, even function of the text."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8, person=purpose).digest()
-    return int.from_bytes(digest, "little") / 2**64
+    return number_of(text, purpose) / 2**64
 
 
 def _by_hash(documents: Iterable[Document], valid_fraction: float) -> Iterator[tuple[bool, Document]]:

@@ -17,6 +17,9 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+Say = Callable[[str], None]
+"""Where a sentence for the user goes."""
+
 
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:

@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 
 from unmask.keyed import row_keys, uniform
+from unmask.process import peak_memory
+from unmask.text.progress import Say
 
-Say = Callable[[str], None]
 Cutter = Callable[[str], list[str]]
 """A chunk of text to its words."""
 
@@ -97,14 +98,9 @@ def blocks(text: str, limit: int = BLOCK) -> Iterator[str]:
     yield text[start:]
 
 
-def peak_memory() -> str:
-    """The end of a sentence, such as ", peak memory 123 MB" (of this process so far); empty where no system tells."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return ""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return f", peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6:,.0f} MB"
+def peak_note() -> str:
+    """The end of a sentence, such as ", peak memory 123 MB" (of this process so far)."""
+    return f", peak memory {peak_memory() / 1e6:,.0f} MB"
 
 
 class _WordCounter:
@@ -192,7 +188,7 @@ class _WordCounter:
         return (
             f"the text has more distinct words than the memory set aside for them ({self._most:,} characters): "
             f"words seen fewer than {self._threshold:,} times are a sample drawn by hash, each counted as "
-            f"{self._threshold:,}{peak_memory()}"
+            f"{self._threshold:,}{peak_note()}"
         )
 
 

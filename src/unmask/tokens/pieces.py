@@ -20,9 +20,10 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from unmask.config import TokenizerConfig
 from unmask.errors import UserError
+from unmask.text.progress import Say
 from unmask.tokens import unigram_training
 from unmask.tokens.bpe import Pair, joined, learn_merges
-from unmask.tokens.counting import Say, characters_of, count_characters, count_words, peak_memory
+from unmask.tokens.counting import characters_of, count_characters, count_words, peak_note
 from unmask.tokens.special import ROLES, sentinel
 
 CHAR_PATTERN = r"[\s\S]"
@@ -77,7 +78,7 @@ def learn(config: TokenizerConfig, texts: Iterable[str], say: Say | None = None)
     built.pre_tokenizer = task.pre_tokenizer
     built.decoder = _decoder(config, split)
     if say is not None:
-        say(f"learnt {len(learnt.pieces):,} pieces{peak_memory()}")
+        say(f"learnt {len(learnt.pieces):,} pieces{peak_note()}")
     return built
 
 

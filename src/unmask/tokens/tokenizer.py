@@ -14,17 +14,16 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import tokenizers
-from pydantic import ValidationError
 
-from unmask.config import CorpusConfig, Kind, TokenizerConfig
+from unmask.config import TokenizerConfig
 from unmask.errors import UserError
-from unmask.text.corpus import read, well_formed
+from unmask.text.corpus import well_formed
+from unmask.text.progress import Say
 from unmask.tokens.aligned import Aligned, by_bytes, by_characters, by_library, in_original
-from unmask.tokens.counting import Say
 from unmask.tokens.cuts import PIECE, cut
 from unmask.tokens.encode import Encoder
 from unmask.tokens.formats import read_tokenizer
@@ -47,7 +46,7 @@ from unmask.tokens.structure import (
 from unmask.tokens.subword import Segmenter
 from unmask.tokens.words import Part, WordStarts
 
-__all__ = ["PIECE", "Aligned", "Around", "Tokenizer", "cut", "train_tokenizer"]
+__all__ = ["PIECE", "Aligned", "Around", "Tokenizer", "cut"]
 
 Around = tuple[str | None, str | None]
 """Roles of the control tokens before and after a text."""
@@ -305,19 +304,6 @@ class Tokenizer:
         shell.post_processor = template
         processor: dict[str, Any] = json.loads(shell.to_str())["post_processor"]
         return processor
-
-
-def train_tokenizer(
-    paths: Iterable[str], settings: dict[str, Any], field: str = "text", say: Say | None = None
-) -> Tokenizer:
-    """Train on files, directories or globs; `settings` are those of `TokenizerConfig`."""
-    try:
-        config = TokenizerConfig.model_validate(settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        known = f" Known types: {', '.join(get_args(Kind))}" if first["loc"] == ("type",) else ""
-        raise UserError(f"tokenizer {first['loc'][0]}={first['input']!r}: {first['msg']}.{known}") from error
-    return Tokenizer.train(config, (d.text for p in paths for d in read(CorpusConfig(path=p, field=field))), say)
 
 
 def _write_json(path: Path, value: Any) -> None:

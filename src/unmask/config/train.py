@@ -1,0 +1,70 @@
+"""How a model is trained, for how long, and when it is written down."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from unmask.config.base import Strict
+
+
+class TrainConfig(Strict):
+    """How parameters move."""
+
+    batch_size: int = Field(32, ge=1)
+    """Rows of `context` tokens in an update, over all micro-batches (packed: about this many)."""
+    grad_accumulation: int = Field(1, ge=1)
+    """Micro-batches an update is built from."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: Muon on hidden matrices; tables, tied, 1-D and head parameters stay with AdamW."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Peak rate of AdamW's parameters."""
+    muon_learning_rate: float = Field(0.02, gt=0)
+    """Peak rate of Muon's matrices."""
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    weight_decay: float = Field(0.01, ge=0)
+    """Decoupled; matrices and tables only."""
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.98, ge=0, lt=1)
+    adam_eps: float = 1e-8
+    clip_norm: float = Field(1.0, ge=0)
+    """Largest global gradient norm; 0 = no clipping."""
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "linear"
+    """linear and cosine fall from the peak to `final_lr`; wsd holds, then falls linearly over `decay_fraction`."""
+    warmup_steps: int = Field(100, ge=0)
+    decay_fraction: float = Field(0.4, ge=0, le=1)
+    """Share of the run that wsd spends falling."""
+    final_lr: float = Field(0.0, ge=0, le=1)
+    """Last rate as a share of the peak."""
+
+
+class BudgetConfig(Strict):
+    """How long to train; exactly one is given."""
+
+    steps: int | None = Field(None, ge=1)
+    tokens: float | None = Field(None, gt=0)
+    """Processed tokens, source and stream, without padding."""
+    target_tokens: float | None = Field(None, gt=0)
+    flops: float | None = Field(None, gt=0)
+    """Training FLOPs by formula."""
+    minutes: float | None = Field(None, gt=0)
+    """Minutes of training steps; the step count is fixed after a calibration and written down."""
+
+    @model_validator(mode="after")
+    def _one(self) -> BudgetConfig:
+        given = [k for k, v in self.model_dump().items() if v is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"give exactly one of budget.steps, tokens, target_tokens, flops, minutes (given: {given or 'none'})"
+            )
+        return self
+
+
+class CheckpointConfig(Strict):
+    """When the run is written down."""
+
+    every: int = Field(0, ge=0)
+    """Steps between checkpoints; 0 = powers of two, then every 1,000."""
+    keep: int = Field(2, ge=1)
+    """How many of the newest stay besides the powers of two and the best."""

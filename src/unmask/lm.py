@@ -94,9 +94,27 @@ class LM:
         top_p: float = 1.0,
         stop: str | Sequence[str] = (),
         seed: int = 0,
+        *,
+        min_tokens: int = 0,
+        beams: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: bool | Literal["never"] = False,
     ) -> list[str]:
         """Continuations of prompts: see `evaluate.generate`."""
-        return generate.generate(self, prompts, max_tokens, temperature, top_k, top_p, stop, seed)
+        return generate.generate(
+            self,
+            prompts,
+            max_tokens,
+            temperature,
+            top_k,
+            top_p,
+            stop,
+            seed,
+            min_tokens=min_tokens,
+            beams=beams,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+        )
 
     # ------------------------------------------------------------ numbers
 

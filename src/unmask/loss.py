@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from unmask.batch import Batch, Head, Stream, Targets, TermKey
+from unmask.config.model import ExpertsConfig
 from unmask.model.heads import HeadModule, read
 
 
@@ -41,7 +42,11 @@ class Program(Protocol):
 def forward_heads(
     networks: Mapping[str, Any], batch: Batch, generator: torch.Generator | None = None
 ) -> dict[TermKey, Term]:
-    """The default program: one forward pass of each network that a head names, then its heads."""
+    """The default program: one forward pass of each network that a head names, then its heads.
+
+    A network whose layers have experts adds its router's losses under (its name, "balance") and "router_z", where
+    they have a coefficient. They are means already, so their norm is 1.
+    """
     states: dict[str, dict[str, Tensor]] = {}
     terms = {}
     for key, head in batch.heads.items():
@@ -51,7 +56,20 @@ def forward_heads(
         targets = batch.targets[key]
         total = head_sum(head, network.heads[head.uses], states[head.network][head.stack], batch, targets)
         terms[key] = Term(total, float(targets.norm), head.coefficient)
+    for name, found in states.items():
+        if "router" in found:
+            terms.update(_router_terms(name, found["router"], networks[name].config.experts))
     return terms
+
+
+def _router_terms(network: str, losses: Tensor, experts: ExpertsConfig) -> dict[TermKey, Term]:
+    """Terms of the router's losses (2,): balance and z."""
+    coefficients = {"balance": experts.balance_loss, "router_z": experts.z_loss}
+    return {
+        (network, name): Term(loss, 1.0, coefficient)
+        for (name, coefficient), loss in zip(coefficients.items(), losses, strict=True)
+        if coefficient
+    }
 
 
 def head_sum(head: Head, module: HeadModule, states: Tensor, batch: Batch, targets: Targets) -> Tensor:

@@ -140,17 +140,30 @@ def generate(
     top_p: Annotated[float, typer.Option(help="Keep the likeliest that sum to p.")] = 1.0,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text (may be repeated).")] = None,
     seed: int = 0,
+    min_tokens: Annotated[int, typer.Option(help="No end token before so many.")] = 0,
+    beams: Annotated[int, typer.Option(help="Beam search of this width, which draws nothing; 1 = none.")] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(help="Beams: texts are compared by log-probability / length ** this.")
+    ] = 1.0,
+    best: Annotated[int, typer.Option(help="Beams: so many texts for each prompt, best first, with scores.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Continue texts."""
+    """Continue texts: unmask generate runs/a "The first" --beams 4 --length-penalty 0.8"""
     from unmask.evaluate.base import shape_of
-    from unmask.evaluate.generate import Sampling, generations
+    from unmask.evaluate.generate import n_best, rule_of
     from unmask.loading import load
 
+    rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty)
     prompts, lm = list(prompt or [""]), load(run)
-    written = generations(lm, prompts, max_tokens, Sampling(temperature, top_k, top_p, seed), stop or [])
-    for given, g in zip(prompts, written, strict=True):
-        emit({"prompt": given, "text": g.text, "stopped": g.stopped}) if as_json else print(given + g.text)
+    found = n_best(lm, prompts, rule, best, max_tokens, stop or [], min_tokens=min_tokens)
+    written = [g for texts in found for g in texts]
+    for given, texts in zip(prompts, found, strict=True):
+        for g in texts:
+            scored = {} if g.score is None else {"logprob": g.logprob, "score": g.score}
+            if as_json:
+                emit({"prompt": given, "text": g.text, "stopped": g.stopped, **scored})
+            else:
+                print((f"{g.score:10.3f}  " if best > 1 else "") + given + g.text)
     if cut := sum(g.stopped == "positions" for g in written):
         which = "the text" if len(written) == 1 else f"{cut} of {len(written)} texts"
         print(

@@ -213,6 +213,8 @@ class ModelConfig(Strict):
     """Mixture of experts instead of one feed-forward layer."""
     convolution: int = Field(0, ge=0)
     """Kernel of the convolution beside the first layer (DeBERTa v2: 3); 0 = none."""
+    convolution_activation: Literal["gelu", "tanh", "relu"] = "gelu"
+    """Of the convolution (published v2 models: gelu; the common library reads tanh where config.json is silent)."""
     mask_decoder: bool = False
     """DeBERTa's enhanced mask decoder: the last layer runs twice more from absolute positions (He et al. 2021, 3.2)."""
     value_embeddings: bool = False
@@ -270,9 +272,8 @@ class ModelConfig(Strict):
     def _settings_agree(self) -> ModelConfig:
         if "L" in self.attention_pattern and not self.window:
             raise ValueError(f"attention_pattern={self.attention_pattern} has local layers: set window")
-        if self.embedding_size and self.embedding_size != self.hidden_size:
-            if self.tied_head and not self.head_transform:
-                raise ValueError("a tied head reads embedding_size: set head_transform, or tied_head=false")
+        if self.table_size != self.hidden_size and self.tied_head and not self.head_transform:
+            raise ValueError("a tied head reads embedding_size: set head_transform, or tied_head=false")
         if self.share_stacks and self.num_source_layers not in (0, self.num_layers):
             raise ValueError("share_stacks needs num_source_layers = num_layers")
         if self.parallel_block and (self.norm_position != "pre" or self.num_source_layers):
@@ -294,6 +295,20 @@ class ModelConfig(Strict):
     @property
     def size_per_head(self) -> int:
         return self.head_size or self.hidden_size // self.num_heads
+
+    @property
+    def scale(self) -> float:
+        """The factor on query·key."""
+        if self.attention_scale is not None:
+            return self.attention_scale
+        if self.latent:
+            return (self.size_per_head + self.latent.rotary_size) ** -0.5
+        # He et al. 2021, equation 4: scores are sums of three terms
+        return (self.size_per_head * (3 if self.positions == "deberta" else 1)) ** -0.5
+
+    @property
+    def out_bias(self) -> bool:
+        return self.attention_bias if self.attention_out_bias is None else self.attention_out_bias
 
     @property
     def rotary_size(self) -> int:
@@ -324,6 +339,14 @@ class ModelConfig(Strict):
     def expert_size(self) -> int:
         """Width of one routed expert."""
         return (self.experts.intermediate_size if self.experts else None) or self.mlp_size
+
+    def depths(self, depth: int) -> list[int]:
+        """Which layer with weights of its own runs at each depth (ALBERT: neighbours share).
+
+        >>> ModelConfig(num_layers=6, distinct_layers=2).depths(6)
+        [0, 0, 0, 1, 1, 1]
+        """
+        return [i * (self.distinct_layers or depth) // depth for i in range(depth)]
 
     def local(self, layer: int) -> bool:
         """Whether a layer's attention is local."""

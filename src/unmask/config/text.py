@@ -74,7 +74,7 @@ class SourceConfig(Strict):
 class CorpusConfig(SourceConfig):
     """Where text comes from: one source (`path` and the settings of `SourceConfig`), or a mixture (`sources`)."""
 
-    sources: dict[str, SourceConfig] = {}
+    sources: dict[str, SourceConfig] = Field({})
     """A mixture's sources by name; a path alone stands for a source. Settings beside it are the sources' defaults."""
     mix: Literal["proportional", "weight", "temperature"] = "proportional"
     """How a mixture's sources share the samples. proportional: by their number of samples n, as if concatenated.

@@ -12,7 +12,8 @@ from unmask.data.collate import collate
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, device_of, evaluating, objective_of, shape_of, tokenizer_of
 from unmask.evaluate.gaps import MASK
-from unmask.evaluate.generate import Sampling, Start, Writer
+from unmask.evaluate.generate import Sampling, Writer
+from unmask.evaluate.steps import Start
 from unmask.model.heads import read
 from unmask.objectives.base import LM, frame
 from unmask.tokens.tokenizer import Tokenizer

@@ -1,9 +1,8 @@
-"""Writing text: sampling from models that predict the next token, with a key–value cache.
+"""Writing text: sampling and beam search for models that predict the next token.
 
-A prompt is laid out as the objective lays out its sources: causal, as a prefix visible both ways, or to the
-encoder. Everything after it is one rule: the next token's position, reveal and horizon are the last one's plus 1.
+`Writer.write` chooses tokens by `Sampling`, `Writer.search` by `evaluate.beam`; both go through `evaluate.steps`.
 
-Legend: B rows, T tokens of a prompt, V vocabulary.
+Legend: B rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,17 +16,15 @@ import torch
 from torch import Tensor
 
 from unmask import keyed
-from unmask.batch import Stream, starts
-from unmask.data.collate import collate
 from unmask.errors import UserError
-from unmask.evaluate.base import Model, device_of, evaluating, objective_of, shape_of, tokenizer_of
-from unmask.evaluate.plans import layout_of, token_head
-from unmask.model.attention import Cache
-from unmask.objectives.layout import Pairs, Ragged
-from unmask.train.devices import to_device
+from unmask.evaluate.base import Model, device_of, evaluating, objective_of, tokenizer_of
+from unmask.evaluate.beam import Beams, Found, Search, likeliest
+from unmask.evaluate.steps import Start, Steps, Text
 
 BATCH = 16
-"""Prompts decoded together."""
+"""Rows decoded together: prompts, or their beams."""
+
+Stopped = Literal["end", "stop", "tokens", "positions"]
 
 
 @dataclass(frozen=True)
@@ -60,21 +57,14 @@ class Generation:
     stopped  end: an end token · stop: a stop string · tokens: max_tokens are written · positions: the stream
              holds as many tokens as in training
     logprob  Σ log p of the written tokens, the one that ended it included, under the unfiltered model
+    score    of a beam search: logprob / length ** length_penalty, length counting the same tokens; None elsewhere
     """
 
     ids: tuple[int, ...]
     text: str
-    stopped: Literal["end", "stop", "tokens", "positions"]
+    stopped: Stopped
     logprob: float
-
-
-@dataclass(frozen=True)
-class Start:
-    """One row before its first step: a source, the beginning of the target, and its number for sampling."""
-
-    source: np.ndarray
-    target: np.ndarray
-    sample: int
+    score: float | None = None
 
 
 def generate(
@@ -87,14 +77,42 @@ def generate(
     stop: str | Sequence[str] = (),
     seed: int = 0,
     batch_size: int = BATCH,
+    *,
+    min_tokens: int = 0,
+    beams: int = 1,
+    length_penalty: float = 1.0,
+    early_stopping: bool | Literal["never"] = False,
 ) -> list[str]:
     """The texts that continue the prompts, without the prompts themselves.
 
     Sample i of a seed uses its own random numbers, so its text depends on no other prompt and no batch size. A
-    model of span corruption writes what it would put for a sentinel after the prompt.
+    model of span corruption writes what it would put for a sentinel after the prompt. With `beams` above 1 the text
+    is the best one of a beam search, which draws nothing: see `n_best`. Before `min_tokens` no end token is written.
     """
-    sampling = Sampling(temperature, top_k, top_p, seed)
-    return [g.text for g in generations(model, prompts, max_tokens, sampling, stop, batch_size)]
+    rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty, early_stopping)
+    found = n_best(model, prompts, rule, 1, max_tokens, stop, batch_size, min_tokens)
+    return [texts[0].text for texts in found]
+
+
+def rule_of(
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    beams: int = 1,
+    length_penalty: float = 1.0,
+    early_stopping: bool | Literal["never"] = False,
+) -> Sampling | Beams:
+    """Sampling, or with `beams` above 1 a beam search; settings of the one are refused for the other."""
+    if beams == 1:
+        if (length_penalty, early_stopping) != (1.0, False):
+            raise UserError("length_penalty and early_stopping are of a beam search: give beams=2 or more")
+        return Sampling(temperature, top_k, top_p, seed)
+    if (temperature, top_k, top_p) != (0.0, 0, 1.0):
+        raise UserError(
+            f"beams={beams} searches and draws nothing: leave out temperature, top_k and top_p, or give beams=1"
+        )
+    return Beams(beams, length_penalty, early_stopping)
 
 
 def generations(
@@ -104,8 +122,49 @@ def generations(
     sampling: Sampling = Sampling(),
     stop: str | Sequence[str] = (),
     batch_size: int = BATCH,
+    min_tokens: int = 0,
 ) -> list[Generation]:
     """`generate` with ids, the reason each text stopped, and its log-probability."""
+    return [texts[0] for texts in n_best(model, prompts, sampling, 1, max_tokens, stop, batch_size, min_tokens)]
+
+
+def n_best(
+    model: Model,
+    prompts: str | Sequence[str],
+    rule: Sampling | Beams,
+    best: int = 1,
+    max_tokens: int = 64,
+    stop: str | Sequence[str] = (),
+    batch_size: int = BATCH,
+    min_tokens: int = 0,
+) -> list[list[Generation]]:
+    """The `best` texts of each prompt, all different, highest score first; under `Sampling` there is one.
+
+    Of a beam search: a prompt's texts depend on no other prompt, as its search ends by itself. A text that holds a
+    stop string is finished, as by an end token: its score counts the tokens up to there, and the text is cut before
+    the string. Fewer than `best` come back only where fewer can be written.
+    """
+    beams = rule.count if isinstance(rule, Beams) else 1
+    if not 1 <= best <= beams:
+        raise UserError(f"best={best} must lie between 1 and beams={beams}")
+    begin, shown, ends = _begin(model, prompts, max_tokens, min_tokens)
+    stops = tuple(s for s in ([stop] if isinstance(stop, str) else stop) if s)
+    writer = Writer(model, Sampling() if isinstance(rule, Beams) else rule, ends, stops, min_tokens)
+    together = max(1, batch_size // beams)
+    out: list[list[Generation]] = []
+    for i in range(0, len(begin), together):
+        part = begin[i : i + together], shown[i : i + together], max_tokens
+        if isinstance(rule, Beams):
+            out += [texts[:best] for texts in writer.search(*part, rule)]
+        else:
+            out += [[text] for text in writer.write(*part)]
+    return out
+
+
+def _begin(
+    model: Model, prompts: str | Sequence[str], max_tokens: int, min_tokens: int
+) -> tuple[list[Start], list[np.ndarray], frozenset[int]]:
+    """How each prompt starts, the ids that its text is read after, and the tokens that end a text."""
     objective, tokenizer, vocabulary = objective_of(model), tokenizer_of(model), model.vocabulary
     if objective.plan == "pseudo":
         raise UserError(
@@ -114,6 +173,8 @@ def generations(
         )
     if max_tokens < 1:
         raise UserError(f"max_tokens={max_tokens} must be at least 1")
+    if not 0 <= min_tokens <= max_tokens:
+        raise UserError(f"min_tokens={min_tokens} must lie between 0 and max_tokens={max_tokens}")
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     encoded = tokenizer.encode_batch(prompts)
     ends = {vocabulary.eos} if vocabulary.eos is not None else set()
@@ -121,132 +182,129 @@ def generations(
     if objective.plan == "infill":
         sentinels, eos = vocabulary.sentinels, vocabulary.need("eos")
         begin = [Start(np.append(e, [sentinels[0], eos]), sentinels[:1], i) for i, e in enumerate(encoded)]
-        ends |= {int(s) for s in sentinels[1:2]}
-        shown = [none] * len(prompts)
-    else:
-        begin = [Start(e, none, i) for i, e in enumerate(encoded)]
-        shown = encoded
-    stops = [stop] if isinstance(stop, str) else list(stop)
-    writer = Writer(model, sampling, frozenset(int(e) for e in ends if e is not None), tuple(s for s in stops if s))
-    out: list[Generation] = []
-    for i in range(0, len(begin), batch_size):
-        out += writer.write(begin[i : i + batch_size], shown[i : i + batch_size], max_tokens)
-    return out
+        return begin, [none] * len(prompts), frozenset({*ends, *(int(s) for s in sentinels[1:2])})
+    return [Start(e, none, i) for i, e in enumerate(encoded)], list(encoded), frozenset(ends)
 
 
 class Writer:
-    """Decodes rows of one model under one rule of sampling; `ends` are the ids that end a text."""
+    """Decodes rows of one model; `ends` are the ids that end a text, none of which is written before `min_tokens`."""
 
-    def __init__(self, model: Model, sampling: Sampling, ends: frozenset[int], stops: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: Model,
+        sampling: Sampling,
+        ends: frozenset[int],
+        stops: tuple[str, ...] = (),
+        min_tokens: int = 0,
+    ) -> None:
         self.model, self.sampling, self.ends, self.stops = model, sampling, ends, stops
+        self.min_tokens = min_tokens
         self.device = device_of(model.network)
-        self.layout, self.shape = layout_of(objective_of(model)), shape_of(model)
-        self.head = model.network.heads[token_head(objective_of(model)).uses]
         # Padded rows of the table and control tokens are never written, ends apart.
-        self.forbidden = torch.ones(model.config.vocab_size, dtype=torch.bool, device=self.device)
-        self.forbidden[torch.from_numpy(model.vocabulary.ordinary).long()] = False
+        self.unending = torch.ones(model.config.vocab_size, dtype=torch.bool, device=self.device)
+        self.unending[torch.from_numpy(model.vocabulary.ordinary).long()] = False
+        self.forbidden = self.unending.clone()
         self.forbidden[list(ends)] = False
+        self.unending[list(ends)] = True
 
     def write(self, begin: Sequence[Start], shown: Sequence[np.ndarray], max_tokens: int) -> list[Generation]:
         """Continue each start; `shown` (B lists of ids) is the text that a continuation is read after."""
-        stream, source = self._prompt(begin)
-        rows = [_Row(s, ids, self) for s, ids in zip(begin, shown, strict=True)]
-        network, cache = self.model.network, Cache()
-        with evaluating(network):
-            memory = None if source is None else network.encode(source)
-            states = network.decode(stream, memory, source, cache)
-            last = (stream.block != 0).sum(1) - 1  # prompts of unequal length are padded on the right
-            b = torch.arange(len(rows), device=self.device)
-            states = states[b, last]
-            vectors = torch.stack([stream.positions, stream.reveal, stream.horizon])[:, b, last]
+        rows = [_Row(s, self._text(ids), self.ends) for s, ids in zip(begin, shown, strict=True)]
+        with evaluating(self.model.network):
+            steps = Steps(self.model, begin)
             active = rows
             for step in range(max_tokens):
-                logits = self.head.project(self.head.features(states[:, None])).float()
-                full = vectors[0] + 1 >= self.shape.stream
-                self._choose(active, logits, step, full.tolist(), step + 1 == max_tokens)
+                self._choose(active, steps.logits(), step, steps.room(), step + 1 == max_tokens)
                 going = [i for i, row in enumerate(active) if row.stopped is None]
                 if not going:
                     break
                 if len(going) < len(active):
-                    keep = torch.tensor(going, device=self.device)
-                    cache.select(keep)
-                    memory = None if memory is None else memory[keep]
-                    source = None if source is None else source.map(lambda a, k=keep: a[k])  # type: ignore[misc]
-                    vectors, active = vectors[:, keep], [active[i] for i in going]
-                vectors = vectors + 1
-                states = network.decode(self._next(active, vectors), memory, source, cache)[:, -1]
+                    steps.keep(going)
+                    active = [active[i] for i in going]
+                steps.add([row.ids[-1] for row in active])
         return [row.generation() for row in rows]
 
-    def _prompt(self, begin: Sequence[Start]) -> tuple[Stream, Stream | None]:
-        """(B, T) streams of the starts, as tensors: the layout of pairs whose target ends where writing begins."""
-        source = [s.source for s in begin]
-        target = [np.append(s.target, 0) for s in begin]  # the layout drops the last token: nothing reads the 0
-        pairs = Pairs(
-            Ragged(np.concatenate(source).astype(np.int32), starts([len(s) for s in source])),
-            Ragged(np.concatenate(target).astype(np.int32), starts([len(t) for t in target])),
-        )
-        examples = self.layout(pairs, self.model.vocabulary)
-        batch = collate({"prompt": examples}, {"prompt": ()})
-        for s, most in ((batch.stream, self.shape.stream), (batch.source, self.shape.source)):
-            if s is not None and s.tokens.shape[1] > most:
-                raise UserError(
-                    f"a prompt of {s.tokens.shape[1]} tokens (control tokens included) goes beyond the {most} "
-                    "that the model was trained on: shorten it"
-                )
-        batch = to_device(batch, self.device)
-        return batch.stream, batch.source
+    def search(
+        self, begin: Sequence[Start], shown: Sequence[np.ndarray], max_tokens: int, beams: Beams
+    ) -> list[list[Generation]]:
+        """The texts that a beam search finds after each start, best first; see `write`."""
+        texts = [self._text(ids) for ids in shown]
+        most = beams.candidates(len(self.ends))
+        with evaluating(self.model.network):
+            steps = Steps(self.model, begin)
+            room = steps.room()
+            found = [
+                Search(beams, min(max_tokens, n), self.ends, text.holds_stop if self.stops else None)
+                for n, text in zip(room, texts, strict=True)
+            ]
+            active, step = found, 0
+            while active:
+                log_p, tokens = likeliest(self._allowed(steps.logits().log_softmax(-1), step), most)
+                width = len(log_p) // len(active)  # rows of each search
+                for i, search in enumerate(active):
+                    search.take(log_p[i * width : (i + 1) * width], tokens[i * width : (i + 1) * width])
+                going = [(i, search) for i, search in enumerate(active) if not search.done]
+                active, step = [search for _, search in going], step + 1
+                if active:
+                    steps.keep([i * width + parent for i, search in going for parent in search.parents])
+                    steps.add([token for search in active for token in search.tokens])
+        return [
+            [self._found(f, text, n) for f in search.found] for search, text, n in zip(found, texts, room, strict=True)
+        ]
 
-    def _next(self, active: Sequence[_Row], vectors: Tensor) -> Stream:
-        """(B, 1) stream of the tokens just chosen."""
-        tokens = torch.tensor([[row.ids[-1]] for row in active], dtype=torch.int32, device=self.device)
-        positions, reveal, horizon = vectors[..., None]
-        return Stream(tokens, positions, torch.ones_like(tokens), reveal, horizon, pattern="order")
+    def _text(self, shown: np.ndarray) -> Text:
+        return Text(tokenizer_of(self.model), shown, self.stops)
 
-    def _choose(self, active: Sequence[_Row], logits: Tensor, step: int, full: list[bool], last: bool) -> None:
+    def _found(self, found: Found, text: Text, room: int) -> Generation:
+        """A finished text of a search, where the stream had room for so many tokens."""
+        ended = found.ids[-1] in self.ends
+        ids = found.ids[:-1] if ended else found.ids
+        cut = None if ended else text.before_stop(ids)
+        stopped: Stopped = "end" if ended else "stop" if cut is not None else "tokens"
+        if stopped == "tokens" and len(ids) == room:
+            stopped = "positions"
+        return Generation(ids, text.read(ids) if cut is None else cut, stopped, found.logprob, found.score)
+
+    def _allowed(self, logits: Tensor, step: int) -> Tensor:
+        """(B, V) with −inf for what may not be written as token number `step`."""
+        return logits.masked_fill(self.unending if step < self.min_tokens else self.forbidden, -torch.inf)
+
+    def _choose(self, active: Sequence[_Row], logits: Tensor, step: int, room: list[int], last: bool) -> None:
         """Give every row its next token."""
         log_p = logits.log_softmax(-1)
         samples = np.array([row.start.sample for row in active])
-        tokens = choose(logits.masked_fill(self.forbidden, -torch.inf), self.sampling, samples, step)
+        tokens = choose(self._allowed(logits, step), self.sampling, samples, step)
         chosen = log_p.gather(1, tokens[:, None])[:, 0].tolist()
-        for row, token, p, at_end in zip(active, tokens.tolist(), chosen, full, strict=True):
-            row.add(int(token), p, at_end, last)
+        for row, token, p, n in zip(active, tokens.tolist(), chosen, room, strict=True):
+            row.add(int(token), p, n == 1, last)
 
 
 class _Row:
-    """The text being written after one prompt."""
+    """One sample being written."""
 
-    def __init__(self, start: Start, shown: np.ndarray, writer: Writer) -> None:
-        self.start, self.writer = start, writer
-        self.shown = [int(i) for i in shown]
-        self.before = tokenizer_of(writer.model).decode(self.shown)
+    def __init__(self, start: Start, text: Text, ends: frozenset[int]) -> None:
+        self.start, self.reads, self.ends = start, text, ends
         self.ids: list[int] = []
         self.logprob = 0.0
-        self.stopped: Literal["end", "stop", "tokens", "positions"] | None = None
+        self.stopped: Stopped | None = None
         self.text: str | None = None
 
     def add(self, token: int, log_p: float, full: bool, last: bool) -> None:
         self.logprob += log_p
-        if token in self.writer.ends:
+        if token in self.ends:
             self.stopped = "end"
             return
         self.ids.append(token)
-        if self.writer.stops:
-            text = self.read()
-            found = [at for s in self.writer.stops if (at := text.find(s)) >= 0]
-            if found:
-                self.stopped, self.text = "stop", text[: min(found)]
-                return
-        self.stopped = "positions" if full else "tokens" if last else None
-
-    def read(self) -> str:
-        """What the written ids add to the prompt's text: pieces carry the blank before them."""
-        tokenizer = tokenizer_of(self.writer.model)
-        whole = tokenizer.decode([*self.shown, *self.ids])
-        return whole[len(self.before) :] if whole.startswith(self.before) else tokenizer.decode(self.ids)
+        self.text = self.reads.before_stop(self.ids)
+        if self.text is not None:
+            self.stopped = "stop"
+        else:
+            self.stopped = "positions" if full else "tokens" if last else None
 
     def generation(self) -> Generation:
         assert self.stopped is not None
-        return Generation(tuple(self.ids), self.read() if self.text is None else self.text, self.stopped, self.logprob)
+        text = self.reads.read(self.ids) if self.text is None else self.text
+        return Generation(tuple(self.ids), text, self.stopped, self.logprob)
 
 
 def choose(logits: Tensor, sampling: Sampling, samples: np.ndarray, step: int) -> Tensor:

@@ -45,19 +45,30 @@ class View:
 
 
 def self_view(
-    stream: Stream, keys: Keys | None, score: Score | None, heads: int, dtype: torch.dtype, explicit: bool | None = None
+    stream: Stream,
+    keys: Keys | None,
+    score: Score | None,
+    heads: int,
+    dtype: torch.dtype,
+    explicit: bool | None = None,
+    window: int | None = None,
 ) -> View:
-    """The view of a stream on itself, or on the keys of a cache (which then hold the stream's own)."""
-    if keys is None and score is None and stream.isolated and stream.pattern in ("full", "causal"):
+    """The view of a stream on itself, or on the keys of a cache (which then hold the stream's own).
+
+    window   the largest difference of positions that is seen; None = any
+    """
+    if keys is None and score is None and window is None and stream.isolated and stream.pattern in ("full", "causal"):
         causal = stream.pattern == "causal"
         if not choose(explicit, dtype, stream.tokens.device, None):
             return View(False, causal=causal)
         if not causal:
             return View(True)
     seen: Stream | Keys = stream if keys is None else keys
-    mask = visible(stream.block, stream.horizon, seen.block, seen.reveal)[:, None]
+    mask = visible(stream.block, stream.horizon, seen.block, seen.reveal)
+    if window is not None:
+        mask = mask & ((stream.positions[:, :, None] - seen.positions[:, None, :]).abs() <= window)
     bias = None if score is None else score.dense(stream.positions, seen.positions, stream.contiguous and keys is None)
-    return _view(mask, bias, heads, dtype, explicit)
+    return _view(mask[:, None], bias, heads, dtype, explicit)
 
 
 def cross_view(stream: Stream, source: Stream, heads: int, dtype: torch.dtype, explicit: bool | None = None) -> View:
@@ -89,32 +100,61 @@ def _view(mask: Tensor, bias: Tensor | None, heads: int, dtype: torch.dtype, exp
     return View(True, added, None if needless else sees.to(dtype))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float, drop: Drop | None = None) -> Tensor:
-    """softmax(scale · q kᵀ + bias) v over visible keys: q (B, H, Tq, D), k and v (B, K, Tk, D) → (B, H, Tq, D).
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    view: View,
+    scale: float,
+    drop: Drop | None = None,
+    terms: Tensor | None = None,
+    cap: float | None = None,
+) -> Tensor:
+    """softmax(cap(scale · (q kᵀ + terms)) + bias) v over visible keys, cap(x) = cap · tanh(x / cap).
 
-    Query head h reads key-value head h // (H / K) (grouped queries, Ainslie et al. 2023).
+    q (B, H, Tq, D), k (B, K, Tk, D), v (B, K, Tk, Dv), terms (B, H, Tq, Tk) → (B, H, Tq, Dv). Query head h reads
+    key-value head h // (H / K) (grouped queries, Ainslie et al. 2023). Terms and cap need an explicit view.
     """
     if view.explicit:
-        return _explicit(q, k, v, view, scale, drop)
+        return _explicit(q, k, v, view, scale, drop, terms, cap)
+    assert terms is None and cap is None, "the fused kernel knows neither"
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=view.bias, is_causal=view.causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
-def _explicit(q: Tensor, k: Tensor, v: Tensor, view: View, scale: float, drop: Drop | None) -> Tensor:
+def _explicit(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    view: View,
+    scale: float,
+    drop: Drop | None,
+    terms: Tensor | None,
+    cap: float | None,
+) -> Tensor:
     rows, heads, queries, size = q.shape
     groups, keys = k.shape[1], k.shape[2]
     folded = (rows * groups, heads // groups * queries)  # the queries of one key-value head lie end to end
     q3 = q.reshape(*folded, size)
     k3 = k.reshape(rows * groups, keys, size).transpose(1, 2)
-    if view.bias is None:
+    bias = None if view.bias is None else view.bias.view(*folded, keys)
+    if terms is not None:
+        scaled = terms.reshape(*folded, keys) * scale
+        added = scaled if bias is None or cap is not None else scaled + bias
+    else:
+        added = None if cap is not None else bias
+    if added is None:
         scores = torch.baddbmm(q3.new_zeros(()), q3, k3, beta=0, alpha=scale)
     else:
-        scores = torch.baddbmm(view.bias.view(*folded, keys), q3, k3, alpha=scale)
+        scores = torch.baddbmm(added, q3, k3, alpha=scale)
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
+        scores = scores if bias is None else scores + bias
     weights = scores.softmax(-1)
     if drop is not None:
         weights = drop(weights)
-    out = torch.bmm(weights, v.reshape(rows * groups, keys, size)).view(rows, heads, queries, size)
+    out = torch.bmm(weights, v.reshape(rows * groups, keys, -1)).view(rows, heads, queries, -1)
     return out if view.sees is None else out * view.sees
 
 
@@ -148,6 +188,7 @@ class Keys:
     positions: Tensor
     block: Tensor
     reveal: Tensor
+    token_type: Tensor
 
 
 @dataclass
@@ -160,13 +201,14 @@ class Cache:
 
     length: int = 0
     capacity: int = 0
-    record: Tensor | None = None  # (3, B, capacity): positions, block, reveal
-    layers: dict[int, Tensor] = field(default_factory=dict)  # layer → (2, B, K, capacity, D): keys, values
+    record: Tensor | None = None  # (4, B, capacity): the vectors of `Keys`
+    layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # depth → (B, K, capacity, D): keys, values
     memory: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def extend(self, stream: Stream) -> Keys:
         """Write down the stream's keys; each layer then `store`s its own tensors for them."""
-        new = torch.stack([stream.positions, stream.block, stream.reveal])
+        types = torch.zeros_like(stream.block) if stream.token_type is None else stream.token_type
+        new = torch.stack([stream.positions, stream.block, stream.reveal, types])
         begin, self.length = self.length, self.length + new.shape[2]
         if self.length > self.capacity:
             self.capacity = max(2 * self.capacity, self.length, 32)
@@ -174,19 +216,21 @@ class Cache:
         self.record[:, :, begin : self.length] = new
         return Keys(*self.record[:, :, : self.length])
 
-    def store(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def store(self, depth: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append k and v (B, K, T, D) of a layer; all its keys and values so far come back, as views."""
-        new = torch.stack([k, v])
         begin = self.length - k.shape[2]
-        held = self.layers[layer] = _room(self.layers.get(layer), new, self.capacity, begin, axis=3)
-        held[:, :, :, begin : self.length] = new
-        return held[0, :, :, : self.length], held[1, :, :, : self.length]
+        old = self.layers.get(depth, (None, None))
+        held_k, held_v = (_room(x, new, self.capacity, begin, axis=2) for x, new in zip(old, (k, v), strict=True))
+        held_k[:, :, begin : self.length] = k
+        held_v[:, :, begin : self.length] = v
+        self.layers[depth] = (held_k, held_v)
+        return held_k[:, :, : self.length], held_v[:, :, : self.length]
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows in this order (beam search; rows that have ended)."""
         if self.record is not None:
             self.record = self.record[:, rows]
-        self.layers = {i: x[:, rows] for i, x in self.layers.items()}
+        self.layers = {i: (k[rows], v[rows]) for i, (k, v) in self.layers.items()}
         self.memory = {i: (k[rows], v[rows]) for i, (k, v) in self.memory.items()}
 
 

@@ -8,6 +8,7 @@ Legend: n targets, a = 1 or 2 positions each, d hidden size, d' feature size, V 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from unmask.batch import Head, Stream
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.model.layers import Linear, Norm, activation
+from unmask.model.parts import Linear, Norm, activation
 
 
 class Projection(NamedTuple):
@@ -41,12 +42,16 @@ class HeadModule(nn.Module):
         self.pooler: nn.Module | None = None
         self.dense: nn.Module | None = None
         self.boundary: nn.Module | None = None
+        self.squash: Callable[[Tensor], Tensor] = torch.tanh  # of the pooler
         if head.arity not in (1, 2):
             raise UserError(f"head '{head.name}' reads {head.arity} positions; 1 and 2 are known")
         if head.arity == 2:
             self.boundary = Boundary(config, head.extra)
         elif head.over == "vocabulary" and config.head_transform:
-            self.dense = Transform(config, d)
+            self.dense = Transform(config, config.table_size)
+            d = config.table_size
+        elif head.over == "binary" and config.detector_transform:
+            self.pooler, self.squash = Linear(d, d, True), activation(config.activation)
         elif head.over in ("classes", "score", "group") and config.pooler:
             self.pooler = Linear(d, d, True)
         rows = outputs(head, config)
@@ -62,7 +67,7 @@ class HeadModule(nn.Module):
         x = x[:, 0]
         if self.dense is not None:
             return self.dense(x)
-        return x if self.pooler is None else self.pooler(x).tanh()
+        return x if self.pooler is None else self.squash(self.pooler(x))
 
     def project(self, features: Tensor) -> Tensor:
         """Logits (n, V), (n, classes), or (n, 1) for binary, score, group and positions.
@@ -83,11 +88,11 @@ class HeadModule(nn.Module):
 class Transform(nn.Module):
     """dense, activation, norm: BERT's head before its table (Devlin et al. 2018; their code)."""
 
-    def __init__(self, config: ModelConfig, inputs: int) -> None:
+    def __init__(self, config: ModelConfig, size: int) -> None:
         super().__init__()
-        self.dense = Linear(inputs, config.hidden_size, True)
-        self.norm = Norm(config)
-        self.activation = activation(config.activation)
+        self.dense = Linear(config.hidden_size, size, config.head_transform_bias)
+        self.norm = Norm(config, size)
+        self.activation = activation(config.head_activation or config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(x)))

@@ -23,9 +23,10 @@ from torch import Tensor
 from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.model.families import Family, Row
+from unmask.model.families import FAMILIES, Family, Row
+from unmask.model.families.base import SAME
 from unmask.model.transformer import Transformer
-from unmask.model.translate import NOTES, concrete, family_of, known_heads, read_hf_config
+from unmask.model.translate import concrete, family_of, known_heads, read_hf_config
 from unmask.model.verify import check_export
 
 __all__ = ["Report", "check_export", "export_hf", "import_hf", "load_hf", "read_hf_config"]
@@ -59,24 +60,25 @@ def import_hf(
     """
     path = Path(directory)
     config = read_hf_config(path)
-    family = family_of(config)
+    family = FAMILIES[config.family]
     theirs = _Files(path, family)
     declared = tuple(heads) if heads is not None else _heads_in(theirs, family, config)
-    pooled = heads is None or theirs.holds("bert.pooler.dense.weight")
-    config = config.model_copy(
-        update={
-            "tied_head": _tied(config, theirs, family),
-            "pooler": family.name == "bert" and pooled and any(h.over == "classes" for h in declared),
-        }
-    )
+    pooler = [r.theirs[0] for r in concrete(family, config, {"pair": "pair"}) if ".pooler." in r.ours]
+    pooled = bool(pooler) and (heads is None or theirs.holds(pooler[0]))
+    update = {
+        "tied_head": _tied(config, theirs, family),
+        "pooler": pooled and any(h.over == "classes" for h in declared),
+        **family.decide(config, theirs.look),
+    }
+    config = config.model_copy(update=update)
     with torch.device("meta"):
         blank = Transformer(config, declared)
     shapes = {k: tuple(v.shape) for k, v in blank.state_dict().items()}
-    names = known_heads(blank.declared)
+    names = known_heads(blank.declared, family)
     rows = [r for r in concrete(family, config, names) if r.ours in shapes and not _is_tied(r.ours, config, names)]
-    found = {r.ours: t for r in rows if (t := _assemble(r, theirs, shapes[r.ours])) is not None}
-    zeros = {r.ours: torch.zeros(shapes[r.ours]) for r in rows if r.zero and r.ours not in found}
-    copies = [k for k in shapes if _is_tied(k, config, names)]
+    found = {r.ours: t for r in rows if (t := _assemble(r, theirs, shapes[r.ours], config)) is not None}
+    zeros = {r.ours: torch.zeros(shapes[r.ours]) for r in rows if r.zero is not None and r.ours not in found}
+    copies = _copies(blank)
     absent = [k for k in shapes if k not in found and k not in zeros and k not in copies]
     lacking = {r.ours: tuple(n for n in r.theirs if not theirs.holds(n)) for r in rows}
     _complete(path, shapes, {k: lacking.get(k, (k,)) for k in absent}, with_heads=heads is None)
@@ -84,11 +86,11 @@ def import_hf(
         loaded=(*found, *copies),
         new=(*absent, *zeros),
         unused=tuple(theirs.left(family)),
-        reshaped=tuple(r.ours for r in rows if r.ours in found and (r.transpose or len(r.theirs) > 1)),
+        reshaped=tuple(r.ours for r in rows if r.ours in found and r.form is not SAME),
         heads=declared,
         parameters=sum(t.numel() for t in found.values()),
     )
-    return config, {**found, **zeros, **{k: found["embedding.weight"] for k in copies}}, report
+    return config, {**found, **zeros, **{k: found[source] for k, source in copies.items()}}, report
 
 
 def load_hf(directory: str | Path, heads: Iterable[Head] | None = None, seed: int = 0) -> tuple[Transformer, Report]:
@@ -110,7 +112,7 @@ class _Files:
         for name, file in stored.items():
             # the first BERT files call a norm's weight gamma and its bias beta
             plain = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-            head = plain.startswith(("lm_head.", "cls."))
+            head = plain.startswith(family.head_names)
             self.where[family.prefix + plain if bare and not head else plain] = (file, name)
         self.read: set[str] = set()
 
@@ -123,6 +125,13 @@ class _Files:
         with safe_open(file, "pt") as tensors:
             tensor = tensors.get_tensor(stored)
         return tensor.float() if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
+
+    def look(self, name: str) -> Tensor | None:
+        """A tensor without marking it as read; None where it is absent."""
+        there, held = set(self.read), self.holds(name)
+        tensor = self.get(name) if held else None
+        self.read = there
+        return tensor
 
     def left(self, family: Family) -> list[str]:
         """Names nobody read, without buffers that hold no weights."""
@@ -147,14 +156,18 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _heads_in(theirs: _Files, family: Family, config: ModelConfig) -> tuple[Head, ...]:
-    """The heads a directory holds: those of which a tensor is there.
+    """The heads a directory holds: those of which a tensor is there, but for a pooler alone.
 
     A vocabulary head that is the tied table and nothing else (GPT-2's) is there with every body.
     """
-    lm = [r for r in concrete(family, config, {"lm": "lm"}) if r.ours.startswith("heads.lm.")]
-    there = any(theirs.holds(name) for row in lm for name in (*row.theirs, *row.also))
-    heads = (Head("lm"),) if there or (config.tied_head and len(lm) == 1) else ()
-    return (*heads, Head("nsp", over="classes", size=2)) if theirs.holds("cls.seq_relationship.weight") else heads
+    out = []
+    for role, head in family.heads.items():
+        rows = [r for r in concrete(family, config, {role: role}) if r.ours.startswith(f"heads.{role}.")]
+        own = [r for r in rows if ".pooler." not in r.ours]
+        there = any(theirs.holds(name) for row in own for name in (*row.theirs, *row.also))
+        if there or (role == "lm" and config.tied_head and len(rows) == 1 and "detect" not in family.heads):
+            out.append(head)
+    return tuple(out)
 
 
 def _tied(config: ModelConfig, theirs: _Files, family: Family) -> bool:
@@ -166,7 +179,7 @@ def _tied(config: ModelConfig, theirs: _Files, family: Family) -> bool:
     return config.tied_head
 
 
-def _assemble(row: Row, theirs: _Files, shape: tuple[int, ...]) -> Tensor | None:
+def _assemble(row: Row, theirs: _Files, shape: tuple[int, ...], config: ModelConfig) -> Tensor | None:
     """Our tensor of a row, or None where the files lack it."""
     names = row.theirs
     for other in filter(theirs.holds, row.also):
@@ -177,17 +190,30 @@ def _assemble(row: Row, theirs: _Files, shape: tuple[int, ...]) -> Tensor | None
     if not all(theirs.holds(n) for n in names):
         return None
     parts = [theirs.get(n) for n in names]
-    tensor = torch.cat([p.t() if row.transpose else p for p in parts]) if len(parts) > 1 or row.transpose else parts[0]
+    try:
+        tensor = row.form.load(parts, config)
+    except (RuntimeError, IndexError):  # shapes that the form cannot join
+        tensor = parts[0]
     if tuple(tensor.shape) != shape:
+        shapes = " + ".join(str(tuple(p.shape)) for p in parts[:3])
         raise UserError(
-            f"{theirs.path}: tensor {' + '.join(names)} has shape {tuple(tensor.shape)}, "
-            f"but config.json asks for {shape}"
+            f"{theirs.path}: tensor {' + '.join(names[:3])} has shape {shapes}, but config.json asks for {shape}"
         )
     return tensor.contiguous()
 
 
 def _is_tied(name: str, config: ModelConfig, heads: Mapping[str, str]) -> bool:
     return config.tied_head and "lm" in heads and name == f"heads.{heads['lm']}.weight"
+
+
+def _copies(model: Transformer) -> dict[str, str]:
+    """Names of ours that are another parameter under a second name → that parameter's first name."""
+    first: dict[int, str] = {}
+    out = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            out[name] = first[id(parameter)]
+    return out
 
 
 def _complete(
@@ -230,16 +256,18 @@ def export_hf(
 ) -> tuple[str, ...]:
     """Write config.json and model.safetensors for the stock class; our tensors that it lacks come back by name.
 
-    `ids` maps roles (pad, bos, eos, cls, sep, mask, decoder_start) to token ids. A prefix model is written
-    under its causal family, with unmask.json and README.md that say which mask it was trained with.
+    `ids` maps roles (pad, bos, eos, cls, sep, mask, decoder_start) to token ids.
     """
     config, path = model.config, Path(directory)
     family = family_of(config)
-    heads = known_heads(model.declared)
-    if not (config.pooler and family.name == "bert"):
-        heads.pop("pair", None)
+    heads = known_heads(model.declared, family)
+    if "pair" in heads and not config.pooler:
+        heads.pop("pair")
+    roles = [role for role in family.heads if role in heads]
+    while (there := "+".join(roles)) not in family.classes:
+        heads.pop(roles.pop())  # no stock class has these heads at once: the first ones are written
     tensors, written = _theirs(model, family, heads)
-    stock = family.classes[2 if "pair" in heads else 1 if "lm" in heads else 0]
+    stock = family.classes[there]
     path.mkdir(parents=True, exist_ok=True)
     settings = {**family.write(config), **_ids(family, ids or {}), "model_type": family.name}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
@@ -249,32 +277,27 @@ def export_hf(
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     # safetensors writes for the owner alone
     (path / "model.safetensors").chmod((path / "config.json").stat().st_mode)
-    if config.visibility == "prefix":
-        _dump(path / NOTES, {"visibility": "prefix", "family": family.name, "class": stock})
-        (path / "README.md").write_text(_PREFIX_NOTE.format(stock=stock), encoding="utf-8")
     own = model.state_dict()
-    return tuple(k for k in own if k not in written and not _is_tied(k, config, heads))
+    return tuple(k for k in own if k not in written and k not in _copies(model))
 
 
 def _theirs(model: Transformer, family: Family, heads: Mapping[str, str]) -> tuple[dict[str, Tensor], set[str]]:
     """Their tensors, and our names that went into them."""
     config = model.config
     state = {k: v.detach().cpu() for k, v in model.state_dict().items()}
-    if "stack.token_types.weight" not in state:
-        state["stack.token_types.weight"] = state["embedding.weight"].new_zeros(1, config.hidden_size)
-    size = config.size_per_head
-    head, group = config.num_heads * size, config.kv_heads * size
-    parts = {"qkv": [head, group, group], "kv": [group, group], "up": [config.mlp_size] * 2}
     out: dict[str, Tensor] = {}
     written = set()
     for row in concrete(family, config, heads):
-        if row.ours not in state or _is_tied(row.ours, config, heads):
+        if _is_tied(row.ours, config, heads):
             continue
+        if row.ours not in state:
+            if row.zero is None:
+                continue
+            state[row.ours] = state["embedding.weight"].new_zeros(row.zero(config))
         written.add(row.ours)
         tensor = state[row.ours]
-        split = tensor.split(parts[row.ours.split(".")[-2]]) if len(row.theirs) > 1 else (tensor,)
-        for name, part in zip(row.theirs, split, strict=True):
-            out[name] = (part.t() if row.transpose else part).clone(memory_format=torch.contiguous_format)
+        for name, part in zip(row.theirs, row.form.save(tensor, config), strict=True):
+            out[name] = part.clone(memory_format=torch.contiguous_format)
         if row.ours.startswith("heads."):
             out.update({name: tensor.clone() for name in row.also})
     return out, written
@@ -283,31 +306,10 @@ def _theirs(model: Transformer, family: Family, heads: Mapping[str, str]) -> tup
 def _ids(family: Family, ids: Mapping[str, int | None]) -> dict[str, int | None]:
     """Token ids of config.json; absent ones are null, so that no default of the class slips in."""
     out = {f"{role}_token_id": ids.get(role) for role in ("pad", "bos", "eos")}
-    if family.name == "t5":
+    if family.two_stacks:
         out["decoder_start_token_id"] = ids.get("decoder_start", ids.get("pad"))
     return out
 
 
 def _dump(file: Path, value: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-_PREFIX_NOTE = """# A prefix language model
-
-These weights were trained with a prefix mask: the first p tokens (the prefix) see each other, and every later
-token sees the prefix and what stands before it. The stock class `{stock}` applies a causal mask instead, which
-is another model. To get the trained one, pass the mask yourself:
-
-```python
-import torch
-from transformers import {stock}
-
-model = {stock}.from_pretrained(".")
-length, prefix = input_ids.shape[1], p
-i = torch.arange(length)
-order = (i - prefix + 1).clamp(min=0)
-sees = order[None, :] <= order[:, None]                      # key's order <= query's order
-mask = torch.zeros(length, length).masked_fill(~sees, torch.finfo(torch.float32).min)
-logits = model(input_ids, attention_mask=mask.expand(len(input_ids), 1, length, length)).logits
-```
-"""

@@ -1,87 +1,21 @@
-"""The parts of one layer: normalisation, attention with its projections, feed-forward, residuals.
+"""One layer: attention with its projections, feed-forward, norms and residuals.
 
-Legend: B rows, T tokens, S source tokens, d hidden size, H heads, K key-value heads, D head size, I feed-forward size.
+Legend: B rows, T tokens, S source tokens, d hidden size, H heads, K key-value heads, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.config import ModelConfig
-from unmask.model.attention import Cache, Drop, View, attend
+from unmask.model.attention import Cache, Drop, attend
+from unmask.model.experts import Experts
+from unmask.model.parts import Context, FeedForward, Linear, Norm, Table
 from unmask.model.positions import rotate
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
-    "silu": F.silu,
-    "geglu": F.gelu,  # the gated ones: act(gate) * up (Shazeer 2020)
-    "geglu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "swiglu": F.silu,
-}
-
-
-def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The elementwise function of a (gated) activation's name."""
-    return _ACTIVATIONS[name]
-
-
-class Norm(nn.Module):
-    """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019) over the last dimension."""
-
-    def __init__(self, config: ModelConfig, size: int | None = None, kind: str | None = None) -> None:
-        super().__init__()
-        self.size = size or config.hidden_size
-        self.kind = kind or config.norm
-        self.eps = config.norm_eps
-        self.weight = nn.Parameter(torch.empty(self.size))
-        self.bias = nn.Parameter(torch.empty(self.size)) if self.kind == "layer" and config.norm_bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.kind == "layer":
-            return F.layer_norm(x, (self.size,), self.weight, self.bias, self.eps)
-        return F.rms_norm(x, (self.size,), self.weight.to(x.dtype), self.eps)
-
-
-class Linear(nn.Linear):
-    """x Wᵀ + b, which draws nothing when it is built: the model fills it from its own generator.
-
-    `parts` are the row counts of projections fused into one, for optimisers that treat matrices apart (Muon).
-    """
-
-    def __init__(self, inputs: int, outputs: int, bias: bool, parts: tuple[int, ...] | None = None) -> None:
-        super().__init__(inputs, outputs, bias)
-        self.parts = parts
-
-    def reset_parameters(self) -> None:
-        """Nothing: see `transformer._initialise`."""
-
-
-class Table(nn.Embedding):
-    """Rows of learned vectors, empty until the model fills them."""
-
-    def reset_parameters(self) -> None:
-        """Nothing: see `transformer._initialise`."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What all layers of a stack share in one forward pass."""
-
-    view: View
-    angles: tuple[Tensor, Tensor] | None = None  # rotary
-    cross: View | None = None
-    memory: Tensor | None = None  # (B, S, d) the source's final states
-    cache: Cache | None = None
-    drop: Drop | None = None
-    drop_attention: Drop | None = None
+from unmask.model.relative import relation_of
 
 
 class Attention(nn.Module):
@@ -89,113 +23,186 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.layer = layer
+        self.config = config
         self.heads, self.groups, self.size = config.num_heads, config.kv_heads, config.size_per_head
-        self.scale = self.size**-0.5 if config.attention_scale is None else config.attention_scale
-        d, bias = config.hidden_size, config.attention_bias
-        parts = (self.heads * self.size, self.groups * self.size, self.groups * self.size)
-        self.qkv = Linear(d, sum(parts), bias, parts)
-        self.out = Linear(self.heads * self.size, d, bias)
+        d = config.hidden_size
+        self.parts = (self.heads * self.size, self.groups * self.size, self.groups * self.size)
+        self.qkv = Linear(d, sum(self.parts), config.attention_bias, self.parts)
+        self.out = Linear(self.heads * self.size, d, config.out_bias)
         self.q_norm = Norm(config, self.size, "rms") if config.qk_norm else None
         self.k_norm = Norm(config, self.size, "rms") if config.qk_norm else None
+        self.relation = relation_of(config)
+        lent = config.value_embeddings and layer % 2 == (config.num_layers - 1) % 2
+        self.values = ValueTable(config) if lent else None
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        rows, length, _ = x.shape
-        joint = self.qkv(x).view(rows, length, -1, self.size)
-        q, k, v = joint.split([self.heads, self.groups, self.groups], 2)  # (B, T, H or K, D)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if context.angles is not None:
-            angles = (context.angles[0].to(q.dtype), context.angles[1].to(q.dtype))
-            q, k = rotate(q, angles), rotate(k, angles)
+    def forward(self, x: Tensor, context: Context, depth: int, keys: Tensor | None = None) -> Tensor:
+        """x (B, T, d) → (B, T, d); `keys` are the states that keys and values come from, where not x's own."""
+        local = self.config.local(depth)
+        q, k, v = self._project(x, keys)
+        if self.values is not None and context.tokens is not None:
+            v = v + self.values(context.tokens, x)
+        q, k = self._place(q, k, context.local_angles if local else context.angles)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if context.cache is not None:
-            k, v = context.cache.store(self.layer, k, v)
-        out = attend(q, k, v, context.view, self.scale, context.drop_attention)
-        return self.out(out.transpose(1, 2).reshape(rows, length, -1))
+            k, v = context.cache.store(depth, k, v)
+        terms = None if self.relation is None else self.relation(q, k, context.pairs, self.qkv)
+        view = context.local if local and context.local is not None else context.view
+        out = attend(q, k, v, view, self.config.scale, context.drop_attention, terms, self.config.attention_softcap)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+    def _project(self, x: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, H or K, D) each."""
+        if keys is None:
+            parts: tuple[Tensor, ...] = self.qkv(x).split(self.parts, -1)
+        else:
+            weights = self.qkv.weight.split(self.parts)
+            biases = (None,) * 3 if self.qkv.bias is None else self.qkv.bias.split(self.parts)
+            parts = tuple(F.linear(s, w, b) for s, w, b in zip((x, keys, keys), weights, biases, strict=True))
+        q, k, v = (p.unflatten(-1, (-1, self.size)) for p in parts)
+        return q, k, v
+
+    def _place(self, q: Tensor, k: Tensor, angles: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+        """Normalised and turned by position."""
+        after = self.config.qk_norm_after
+        if not after and self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if angles is not None:
+            angles = (angles[0].to(q.dtype), angles[1].to(q.dtype))
+            q, k = rotate(q, angles), rotate(k, angles)
+        if after and self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k
+
+
+class ValueTable(nn.Module):
+    """A table of the layer's own, added to its values by a gate a head that the state opens (0 to 2, at first 1).
+
+    modded-nanogpt (record 14), with nanochat's gate over the first 32 channels.
+    """
+
+    CHANNELS = 32
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.groups = config.kv_heads
+        self.table = Table(config.vocab_size, config.kv_heads * config.size_per_head)
+        self.gate = Linear(min(self.CHANNELS, config.hidden_size), config.kv_heads, False)
+
+    def forward(self, tokens: Tensor, x: Tensor) -> Tensor:
+        """(B, T, K, D) of tokens (B, T) and the states x (B, T, d)."""
+        gate = 2 * self.gate(x[..., : self.gate.in_features]).sigmoid()
+        return gate[..., None] * self.table(tokens.clamp(min=0)).unflatten(-1, (self.groups, -1))
 
 
 class CrossAttention(nn.Module):
     """Queries from the stream, keys and values from the source; no positions and no score."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.layer = layer
+        self.config = config
         self.heads, self.groups, self.size = config.num_heads, config.kv_heads, config.size_per_head
-        self.scale = self.size**-0.5 if config.attention_scale is None else config.attention_scale
         d, bias = config.hidden_size, config.attention_bias
         self.q = Linear(d, self.heads * self.size, bias)
         parts = (self.groups * self.size, self.groups * self.size)
         self.kv = Linear(d, sum(parts), bias, parts)
-        self.out = Linear(self.heads * self.size, d, bias)
+        self.out = Linear(self.heads * self.size, d, config.out_bias)
         self.q_norm = Norm(config, self.size, "rms") if config.qk_norm else None
         self.k_norm = Norm(config, self.size, "rms") if config.qk_norm else None
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: Context, depth: int) -> Tensor:
         assert context.memory is not None and context.cross is not None
         rows, length, _ = x.shape
         q = self.q(x).view(rows, length, self.heads, self.size)
         if self.q_norm is not None:
             q = self.q_norm(q)
-        k, v = self._stored(context.memory, context.cache)
-        out = attend(q.transpose(1, 2), k, v, context.cross, self.scale, context.drop_attention)
+        k, v = self._stored(context.memory, context.cache, depth)
+        cap = self.config.attention_softcap
+        out = attend(q.transpose(1, 2), k, v, context.cross, self.config.scale, context.drop_attention, cap=cap)
         return self.out(out.transpose(1, 2).reshape(rows, length, -1))
 
-    def _stored(self, memory: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+    def _stored(self, memory: Tensor, cache: Cache | None, depth: int) -> tuple[Tensor, Tensor]:
         """Keys and values (B, K, S, D) of the source, from the cache once it holds them."""
-        if cache is not None and self.layer in cache.memory:
-            return cache.memory[self.layer]
+        if cache is not None and depth in cache.memory:
+            return cache.memory[depth]
         rows, length, _ = memory.shape
         k, v = self.kv(memory).view(rows, length, 2 * self.groups, self.size).chunk(2, 2)
         if self.k_norm is not None:
             k = self.k_norm(k)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if cache is not None:
-            cache.memory[self.layer] = (k, v)
+            cache.memory[depth] = (k, v)
         return k, v
 
 
-class FeedForward(nn.Module):
-    """Up, activation, down; gated ones fuse gate and up: the first I rows of `up` are the gate."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.gated = config.gated
-        self.activation = activation(config.activation)
-        parts = (config.mlp_size,) * (2 if self.gated else 1)
-        self.up = Linear(config.hidden_size, sum(parts), config.mlp_bias, parts)
-        self.down = Linear(config.mlp_size, config.hidden_size, config.mlp_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.up(x)
-        if self.gated:
-            gate, up = hidden.chunk(2, -1)
-            return self.down(self.activation(gate) * up)
-        return self.down(self.activation(hidden))
-
-
 class Layer(nn.Module):
-    """Self-attention, cross-attention where there is a source, feed-forward; each with norm and residual."""
+    """Self-attention, cross-attention where there is a source, feed-forward; each with norm and residual.
+
+    Post-norm: norm(x + f(x)). Pre-norm: x + f(norm(x)). Both: x + after_norm(f(norm(x))). A parallel block adds
+    attention and feed-forward of the same x at once.
+    """
 
     def __init__(self, config: ModelConfig, layer: int, cross: bool) -> None:
         super().__init__()
-        self.pre = config.norm_position == "pre"
-        self.attention_norm = Norm(config)
-        self.attention = Attention(config, layer)
+        self.post, self.parallel = config.norm_position == "post", config.parallel_block
+        both = config.norm_position == "both"
+        self.attention_norm = None if layer == 0 and config.skip_first_norm else Norm(config)
+        self.attention: nn.Module = _attention(config, layer)
+        self.attention_after_norm = Norm(config) if both else None
         self.cross_norm = Norm(config) if cross else None
-        self.cross = CrossAttention(config, layer) if cross else None
+        self.cross = CrossAttention(config) if cross else None
+        self.cross_after_norm = Norm(config) if cross and both else None
         self.mlp_norm = Norm(config)
-        self.mlp = FeedForward(config)
+        self.mlp: nn.Module = Experts(config) if config.sparse(layer) else FeedForward(config)
+        self.mlp_after_norm = Norm(config) if both else None
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        x = self._residual(x, self.attention_norm, lambda y: self.attention(y, context), context.drop)
-        if self.cross is not None and self.cross_norm is not None:
+    def forward(self, x: Tensor, context: Context, depth: int, keys: Tensor | None = None) -> Tensor:
+        """x (B, T, d) → (B, T, d). `keys`: see `Attention`."""
+
+        def attention(y: Tensor) -> Tensor:
+            return self.attention(y, context, depth, keys)
+
+        def mlp(y: Tensor) -> Tensor:
+            return feed_forward(self.mlp, y, context)
+
+        if self.parallel:
+            change = _kept(attention(_normed(x, self.attention_norm)), context.drop)
+            return x + change + _kept(mlp(_normed(x, self.mlp_norm)), context.drop)
+        x = self._residual(x, attention, self.attention_norm, self.attention_after_norm, context.drop)
+        if self.cross is not None and context.memory is not None:
             cross = self.cross
-            x = self._residual(x, self.cross_norm, lambda y: cross(y, context), context.drop)
-        return self._residual(x, self.mlp_norm, self.mlp, context.drop)
+            x = self._residual(
+                x, lambda y: cross(y, context, depth), self.cross_norm, self.cross_after_norm, context.drop
+            )
+        return self._residual(x, mlp, self.mlp_norm, self.mlp_after_norm, context.drop)
 
-    def _residual(self, x: Tensor, norm: Norm, f: Callable[[Tensor], Tensor], drop: Drop | None) -> Tensor:
-        change = f(norm(x)) if self.pre else f(x)
-        if drop is not None:
-            change = drop(change)
-        return x + change if self.pre else norm(x + change)
+    def _residual(
+        self, x: Tensor, f: Callable[[Tensor], Tensor], norm: Norm | None, after: Norm | None, drop: Drop | None
+    ) -> Tensor:
+        if self.post:
+            return _normed(x + _kept(f(x), drop), norm)
+        return x + _kept(_normed(f(_normed(x, norm)), after), drop)
+
+
+def _attention(config: ModelConfig, layer: int) -> nn.Module:
+    if config.latent is None:
+        return Attention(config, layer)
+    from unmask.model.latent import LatentAttention
+
+    return LatentAttention(config)
+
+
+def feed_forward(mlp: nn.Module, x: Tensor, context: Context) -> Tensor:
+    """A dense layer's output, or that of experts, whose routing is written down in the context."""
+    if not isinstance(mlp, Experts):
+        return mlp(x)  # type: ignore[no-any-return]
+    y, routing = mlp(x, context.real)
+    context.routing.append(routing)
+    return y
+
+
+def _normed(x: Tensor, norm: Norm | None) -> Tensor:
+    return x if norm is None else norm(x)
+
+
+def _kept(x: Tensor, drop: Drop | None) -> Tensor:
+    return x if drop is None else drop(x)

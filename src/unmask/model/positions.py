@@ -1,6 +1,7 @@
-"""How a model knows where a token stands: sinusoids, rotary angles, T5's relative buckets.
+"""How a model knows where a token stands: sinusoids, rotary angles, and scores on position pairs (T5, ALiBi).
 
-Learned tables need no function: they are a parameter of their stack (`transformer.py`).
+Learned tables need no function: they are a parameter of their stack (`transformer.py`). Terms that depend on content
+too (DeBERTa, XLNet) are in `relative.py`.
 
 Legend: B rows, T tokens, Tq queries, Tk keys, H heads, D head size, d hidden size.
 """
@@ -8,6 +9,7 @@ Legend: B rows, T tokens, Tq queries, Tk keys, H heads, D head size, d hidden si
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +34,15 @@ def rotary(positions: Tensor, head_size: int, base: float, dtype: torch.dtype) -
 
 
 def rotate(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    """x (B, T, H, D) turned by its position: dimension i is paired with i + D / 2 (Llama as in transformers)."""
+    """x (B, T, H, D) turned by its position: dimension i is paired with i + R / 2 (Llama as in transformers).
+
+    R = twice the angles' size; dimensions beyond the first R stay (GPT-NeoX turns a quarter of them).
+    """
     cos, sin = angles
-    first, second = x.chunk(2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    turned = 2 * cos.shape[-1]
+    first, second = x[..., :turned].chunk(2, -1)
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    return torch.cat(parts if turned == x.shape[-1] else [*parts, x[..., turned:]], -1)
 
 
 def relative_bucket(difference: Tensor, bidirectional: bool, buckets: int, max_distance: int) -> Tensor:
@@ -62,6 +69,19 @@ def relative_bucket(difference: Tensor, bidirectional: bool, buckets: int, max_d
     return offset + torch.where(distance < exact, distance, far)
 
 
+def differences(q_positions: Tensor, k_positions: Tensor, contiguous: bool) -> Tensor:
+    """Key position - query position, (1 or B, Tq, Tk), of positions (B, Tq) and (B, Tk).
+
+    `contiguous` says that queries are the keys and that inside a block positions rise by one per index:
+    then a difference of positions is a difference of indices, and one table serves all rows. (Pairs from
+    different blocks get a wrong value there; the mask hides them.)
+    """
+    if contiguous:
+        index = torch.arange(q_positions.shape[1], device=q_positions.device)
+        return index[None, None, :] - index[None, :, None]
+    return k_positions[:, None, :] - q_positions[:, :, None]
+
+
 class RelativeBuckets(nn.Module):
     """A score on (query position, key position): T5's learned scalar per bucket and head, shared by all layers."""
 
@@ -72,16 +92,56 @@ class RelativeBuckets(nn.Module):
         self.bidirectional = bidirectional
 
     def dense(self, q_positions: Tensor, k_positions: Tensor, contiguous: bool = False) -> Tensor:
-        """The additive bias (1 or B, H, Tq, Tk) of positions (B, Tq) and (B, Tk).
-
-        `contiguous` says that queries are the keys and that inside a block positions rise by one per index:
-        then a difference of positions is a difference of indices, and one table serves all rows. (Pairs from
-        different blocks get a wrong value there; the mask hides them.)
-        """
-        if contiguous:
-            index = torch.arange(q_positions.shape[1], device=q_positions.device)
-            difference = index[None, None, :] - index[None, :, None]
-        else:
-            difference = k_positions[:, None, :] - q_positions[:, :, None]
+        """The additive bias (1 or B, H, Tq, Tk) of positions (B, Tq) and (B, Tk); `contiguous`: see `differences`."""
+        difference = differences(q_positions, k_positions, contiguous)
         bucket = relative_bucket(difference, self.bidirectional, self.weight.shape[0], self.max_distance)
         return nn.functional.embedding(bucket, self.weight).permute(0, 3, 1, 2).contiguous()
+
+
+@torch.no_grad()
+def neighbours(weight: Tensor, bidirectional: bool, max_distance: int, generator: torch.Generator) -> None:
+    """Fill T5's table (buckets, H) so that heads start out looking at their neighbours.
+
+    N(0, 2), and 4 more (nats, where queries and keys are not scaled) at one offset of a head, key position - query
+    position: -1, 1, -2, 2 in turn, or -1, -2 in a stack that sees no later key.
+
+    >>> weight = torch.empty(8, 5)
+    >>> neighbours(weight, True, 20, torch.Generator().manual_seed(0))
+    >>> weight.argmax(0).tolist()  # 0 is no offset, 1 and 2 lie before, 5 and 6 after
+    """
+    weight.normal_(0.0, 2.0, generator=generator)
+    offsets = torch.tensor([-1, 1, -2, 2] if bidirectional else [-1, -2], device=weight.device)
+    heads = torch.arange(weight.shape[1], device=weight.device)
+    preferred = relative_bucket(offsets, bidirectional, weight.shape[0], max_distance)
+    weight[preferred[heads % len(offsets)], heads] += 4.0
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """A slope of each head: 2 ** (-8 h / H) for h = 1 … H where H is a power of two (Press et al. 2022, section 3).
+
+    Else those of the power of two below, then every other one of the power above (their code).
+
+    >>> alibi_slopes(8)
+    [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]
+    >>> alibi_slopes(3)
+    [0.0625, 0.00390625, 0.25]
+    """
+    below = 2 ** (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * h / below) for h in range(1, below + 1)]
+    return slopes + [2.0 ** (-4 * h / below) for h in range(1, 2 * (heads - below), 2)]
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """A score on (query position, key position): minus a head's slope × distance (Press et al. 2022), nothing learned.
+
+    BLOOM adds slope × key position instead: in a causal stack that differs by a constant per query, which softmax
+    does not see.
+    """
+
+    heads: int
+
+    def dense(self, q_positions: Tensor, k_positions: Tensor, contiguous: bool = False) -> Tensor:
+        """The additive bias (1 or B, H, Tq, Tk) of positions (B, Tq) and (B, Tk); `contiguous`: see `differences`."""
+        slopes = torch.tensor(alibi_slopes(self.heads), device=q_positions.device)
+        return -slopes[:, None, None] * differences(q_positions, k_positions, contiguous).abs()[:, None]

@@ -15,11 +15,15 @@ from torch import Tensor, nn
 from unmask.batch import QUERY, Batch, Head, Stream
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.keyed import absorb, purpose
 from unmask.model.attention import Cache, Drop, cross_view, self_view
+from unmask.model.convolution import Convolution
+from unmask.model.experts import Routing
 from unmask.model.heads import HeadModule
-from unmask.model.layers import Context, Layer, Norm, Table
-from unmask.model.positions import RelativeBuckets, rotary, sinusoids
+from unmask.model.initialise import initialise
+from unmask.model.layers import Layer
+from unmask.model.parts import Context, Linear, Norm, Table
+from unmask.model.positions import Alibi, RelativeBuckets, rotary, sinusoids
+from unmask.model.relative import Relative
 
 
 class Stack(nn.Module):
@@ -28,20 +32,24 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, source: bool) -> None:
         super().__init__()
         self.config = config
-        d = config.hidden_size
+        d, table = config.hidden_size, config.table_size
         cross = config.num_source_layers > 0 and not source
-        self.positions = Table(config.max_position, d) if config.positions == "learned" else None
-        self.token_types = Table(config.token_types, d) if config.token_types else None
-        self.embedding_norm = Norm(config) if config.embedding_norm else None
+        placed = config.positions == "learned" or (config.mask_decoder and not source)
+        self.positions = Table(config.max_position + config.position_offset, table) if placed else None
+        self.positions2 = Table(config.positions2, table) if config.positions2 else None
+        self.token_types = Table(config.token_types, table) if config.token_types else None
+        self.embedding_norm = Norm(config, table) if config.embedding_norm else None
+        self.widen = Linear(table, d, True) if table != d else None
         both_ways = source or (config.num_source_layers == 0 and config.visibility != "causal")
-        self.score = (
-            RelativeBuckets(config.relative_buckets, config.relative_max_distance, config.num_heads, both_ways)
-            if config.positions == "t5"
-            else None
-        )
+        self.score = _score(config, both_ways)
+        self.relative = Relative(config) if config.positions in ("deberta", "xlnet") else None
         depth = config.num_source_layers if source else config.num_layers
-        self.layers = nn.ModuleList(Layer(config, i, cross) for i in range(depth))
-        self.final_norm = Norm(config) if config.final_norm and config.norm_position == "pre" else None
+        self.depths = config.depths(depth)
+        self.layers = nn.ModuleList(Layer(config, i, cross) for i in range(self.depths[-1] + 1))
+        self.convolution = Convolution(config) if config.convolution else None
+        self.stream_scale = nn.Parameter(torch.empty(depth)) if config.residual_scalars else None
+        self.embedding_scale = nn.Parameter(torch.empty(depth)) if config.residual_scalars else None
+        self.final_norm = Norm(config) if config.final_norm and config.norm_position != "post" else None
 
     def forward(
         self,
@@ -51,19 +59,34 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         generator: torch.Generator | None = None,
         explicit: bool | None = None,
+        routing: list[Routing] | None = None,
     ) -> Tensor:
-        """The final hidden states (B, T, d) of embedded tokens (B, T, d).
+        """The final hidden states (B, T, d) of embedded tokens (B, T, table size).
 
-        `memory` is the source's final states and its stream; `explicit` forces one attention kernel.
+        `memory` is the source's final states and its stream; `explicit` forces one attention kernel; what layers of
+        experts report is appended to `routing`.
         """
         c = self.config
         drop = Drop(c.dropout, generator) if generator is not None and c.dropout else None
-        x = self._place(embedded, stream)
+        start = self._place(embedded, stream)
         if drop is not None:
-            x = drop(x)
-        context = self._context(x, stream, memory, cache, generator, explicit, drop)
-        for layer in self.layers:
-            x = layer(x, context)
+            start = drop(start)
+        if self.widen is not None:
+            start = self.widen(start)
+        context = self._context(start, stream, memory, cache, generator, explicit, drop)
+        x = start
+        for depth, layer in enumerate(self.depths):
+            if c.mask_decoder and depth == len(self.depths) - 1:
+                break
+            if self.stream_scale is not None and self.embedding_scale is not None:
+                x = self.stream_scale[depth] * x + self.embedding_scale[depth] * start
+            x = self.layers[layer](x, context, depth)
+            if depth == 0 and self.convolution is not None:
+                x = self.convolution(start, x, stream.block)
+        if c.mask_decoder:
+            x = self._decode_masks(x, stream, context)
+        if routing is not None:
+            routing.extend(context.routing)
         return x if self.final_norm is None else self.final_norm(x)
 
     def _place(self, x: Tensor, stream: Stream) -> Tensor:
@@ -71,14 +94,31 @@ class Stack(nn.Module):
         c = self.config
         if c.embedding_scale != 1.0:
             x = x * c.embedding_scale
-        if self.positions is not None:
-            x = x + self.positions(stream.positions)
+        if c.positions == "learned" and self.positions is not None:
+            x = x + self.positions(stream.positions + c.position_offset)
         elif c.positions == "sinusoidal":
-            x = x + sinusoids(stream.positions, c.hidden_size, x.dtype)
+            x = x + sinusoids(stream.positions, c.table_size, x.dtype)
+        if self.positions2 is not None:
+            x = x + self.positions2(
+                torch.zeros_like(stream.positions) if stream.positions2 is None else stream.positions2
+            )
         if self.token_types is not None:
             types = torch.zeros_like(stream.positions) if stream.token_type is None else stream.token_type
             x = x + self.token_types(types)
         return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def _decode_masks(self, x: Tensor, stream: Stream, context: Context) -> Tensor:
+        """The last layer, twice, for queries that start at x + absolute position; keys and values are x's.
+
+        He et al. 2021, section 3.2, as their code does it (`emd_context_layer`).
+        """
+        assert self.positions is not None
+        depth = len(self.depths) - 1
+        layer = self.layers[self.depths[depth]]
+        query = x + self.positions(stream.positions)
+        for _ in range(2):
+            query = layer(query, context, depth, x)
+        return query
 
     def _context(
         self,
@@ -93,18 +133,33 @@ class Stack(nn.Module):
         c = self.config
         dtype = _compute_dtype(x)
         drop_attention = Drop(c.attention_dropout, generator) if generator is not None and c.attention_dropout else None
-        if drop_attention is not None:
-            explicit = True
+        if drop_attention is not None or self.relative is not None or c.attention_softcap is not None:
+            explicit = True  # the fused kernel knows none of them
         keys = None if cache is None else cache.extend(stream)
+        local = "L" in c.attention_pattern
+        turn = c.positions == "rotary"
+        base = c.rotary_local_base or c.rotary_base
         return Context(
             view=self_view(stream, keys, self.score, c.num_heads, dtype, explicit),
-            angles=rotary(stream.positions, c.size_per_head, c.rotary_base, dtype) if c.positions == "rotary" else None,
+            local=self_view(stream, keys, self.score, c.num_heads, dtype, explicit, c.window) if local else None,
+            angles=rotary(stream.positions, c.rotary_size, c.rotary_base, dtype) if turn else None,
+            local_angles=rotary(stream.positions, c.rotary_size, base, dtype) if turn and local else None,
+            pairs=None if self.relative is None else self.relative.pairs(stream, keys),
+            tokens=stream.tokens,
+            real=stream.block != 0,
             cross=None if memory is None else cross_view(stream, memory[1], c.num_heads, dtype, explicit),
             memory=None if memory is None else memory[0],
             cache=cache,
             drop=drop,
             drop_attention=drop_attention,
         )
+
+
+def _score(config: ModelConfig, both_ways: bool) -> RelativeBuckets | Alibi | None:
+    """The additive score that all layers of a stack share."""
+    if config.positions == "t5":
+        return RelativeBuckets(config.relative_buckets, config.relative_max_distance, config.num_heads, both_ways)
+    return Alibi(config.num_heads) if config.positions == "alibi" else None
 
 
 class Transformer(nn.Module):
@@ -119,33 +174,48 @@ class Transformer(nn.Module):
         if config.vocab_size < 1:
             raise UserError("model.vocab_size is 0: give it, or train a tokenizer whose size it takes")
         self.config = config
-        self.embedding = Table(config.vocab_size, config.hidden_size)
-        self.query = nn.Parameter(torch.empty(config.hidden_size)) if config.query_vector else None
+        self.embedding = Table(config.vocab_size, config.table_size)
+        self.query = nn.Parameter(torch.empty(config.table_size)) if config.query_vector else None
         self.stack = Stack(config, source=False)
         self.source = Stack(config, source=True) if config.num_source_layers else None
+        if self.source is not None and config.share_stacks:
+            self.source.layers = self.stack.layers
         self.declared: dict[str, Head] = {}  # module name → the first head that uses it
         for head in heads:
             self.declared.setdefault(head.uses, head)
         self.heads = nn.ModuleDict(
             {name: HeadModule(config, head, self.embedding.weight) for name, head in self.declared.items()}
         )
-        _initialise(self, config, seed)
+        initialise(self, config, seed)
 
     def forward(
         self, batch: Batch, generator: torch.Generator | None = None, explicit: bool | None = None
     ) -> dict[str, Tensor]:
-        """The final states {"stream": (B, T, d)}, and {"source": (B, S, d)} where there is a source."""
-        if batch.source is None:
-            return {"stream": self.decode(batch.stream, generator=generator, explicit=explicit)}
-        memory = self.encode(batch.source, generator, explicit)
-        stream = self.decode(batch.stream, memory, batch.source, generator=generator, explicit=explicit)
-        return {"stream": stream, "source": memory}
+        """The final states {"stream": (B, T, d)}, and {"source": (B, S, d)} where there is a source.
 
-    def encode(self, source: Stream, generator: torch.Generator | None = None, explicit: bool | None = None) -> Tensor:
+        With experts, {"router": (2,)} as well: balance and z-loss, each a mean over the layers that route.
+        """
+        routing: list[Routing] = []
+        out: dict[str, Tensor] = {}
+        memory = None
+        if batch.source is not None:
+            memory = out["source"] = self.encode(batch.source, generator, explicit, routing)
+        out["stream"] = self.decode(batch.stream, memory, batch.source, None, generator, explicit, routing)
+        if routing:
+            out["router"] = torch.stack([torch.stack([r.balance, r.z]) for r in routing]).mean(0)
+        return out
+
+    def encode(
+        self,
+        source: Stream,
+        generator: torch.Generator | None = None,
+        explicit: bool | None = None,
+        routing: list[Routing] | None = None,
+    ) -> Tensor:
         """The source stack's final states (B, S, d)."""
         if self.source is None:
             raise UserError("the batch has a source but the model has one stack: set model.num_source_layers")
-        return self.source(self._embed(source), source, generator=generator, explicit=explicit)
+        return self.source(self._embed(source), source, None, None, generator, explicit, routing)
 
     def decode(
         self,
@@ -155,12 +225,13 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         generator: torch.Generator | None = None,
         explicit: bool | None = None,
+        routing: list[Routing] | None = None,
     ) -> Tensor:
         """The stream's final states (B, T, d). With a cache, T new tokens see its keys and join them."""
         if (memory is None or source is None) != (self.source is None):
             raise UserError("a model with a source stack reads a source: give one, or set model.num_source_layers=0")
         given = None if memory is None or source is None else (memory, source)
-        return self.stack(self._embed(stream), stream, given, cache, generator, explicit)
+        return self.stack(self._embed(stream), stream, given, cache, generator, explicit, routing)
 
     def _embed(self, stream: Stream) -> Tensor:
         """Token vectors (B, T, d), after the stream's values are known to lie inside the tables.
@@ -186,11 +257,16 @@ def _check(stream: Stream, config: ModelConfig) -> None:
     if low < (QUERY if config.query_vector else 0):
         hint = "appended queries need model.query_vector=true" if low == QUERY else "ids start at 0"
         raise UserError(f"token id {low} is negative: {hint}")
-    if config.positions == "learned" and (last := int(stream.positions.max())) >= config.max_position:
+    placed = config.positions == "learned" or config.mask_decoder
+    if placed and (last := int(stream.positions.max())) >= config.max_position:
         raise UserError(
             f"position {last} lies beyond the model's {config.max_position} positions: "
             f"use a context of at most {config.max_position}, or a larger model.max_position"
         )
+    if config.positions2 and stream.positions2 is not None:
+        last = int(stream.positions2.max())
+        if last >= config.positions2:
+            raise UserError(f"second position {last} lies beyond the table of {config.positions2} (model.positions2)")
     if config.token_types and stream.token_type is not None:
         last = int(stream.token_type.max())
         if last >= config.token_types:
@@ -201,23 +277,3 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
     """The type matrix products run in: autocast's where it is on."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-
-
-@torch.no_grad()
-def _initialise(model: Transformer, config: ModelConfig, seed: int) -> None:
-    """Matrices N(0, init_std), norms 1, biases 0, projections into the residual stream smaller.
-
-    The factor 1 / sqrt(2 · layers) keeps the stream's variance about constant in depth (Radford et al. 2019).
-    """
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta:
-            continue
-        if parameter.dim() == 1 and name != "query":
-            parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
-            continue
-        std = config.init_std
-        if name.endswith((".out.weight", ".down.weight")):
-            depth = config.num_source_layers if name.startswith("source.") else config.num_layers
-            std = 0.0 if config.zero_init_projections else std / (2 * depth) ** 0.5
-        generator = torch.Generator(parameter.device).manual_seed(int(absorb(absorb(0, seed), purpose(name))))
-        parameter.normal_(0.0, std, generator=generator)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError, nearest
-from unmask.model.families import FAMILIES, T5, Family, Row, Settings
+from unmask.model.families import FAMILIES, Family, Row, Settings
 
 NOTES = "unmask.json"
 """The file in which our exports say what config.json cannot: the mask, the objective, the trained context."""
@@ -87,14 +87,16 @@ def family_of(config: ModelConfig) -> Family:
 
 def _misfit(family: Family, config: ModelConfig) -> str:
     """The first setting that a round trip through the family's config.json would change, or ""."""
-    if config.visibility not in family.visibility:
-        return f"visibility={config.visibility} (it is {' or '.join(family.visibility)})"
-    if (config.num_source_layers > 0) != (family is T5):
+    if config.visibility != family.visibility:
+        return f"visibility={config.visibility} (it is {family.visibility})"
+    if (config.num_source_layers > 0) != family.two_stacks:
         return f"num_source_layers={config.num_source_layers}"
     try:
         back = ModelConfig(family=family.name, **family.read(family.write(config)))
     except (UserError, KeyError):  # only activations are looked up
         return f"activation={config.activation}"
+    except ValidationError as error:
+        return first_fault(error)
     ours, theirs = _meaning(config), _meaning(back)
     for name, value in ours.items():
         if theirs[name] != value:
@@ -102,51 +104,87 @@ def _misfit(family: Family, config: ModelConfig) -> str:
     return ""
 
 
-_FREE = ("family", "visibility", "pooler", "init_std", "zero_init_projections", "dropout", "attention_dropout")
+_FREE = {
+    *("family", "visibility", "pooler", "detector_transform", "dropout", "attention_dropout"),
+    *("init_std", "embedding_std", "head_std", "zero_init_projections", "relative_start"),
+}
+"""Settings that change no number a trained model computes, or only those of heads (which are written as they are)."""
 
 
 def _meaning(config: ModelConfig) -> dict[str, Any]:
     """The settings that change what a model computes, defaults resolved, those without effect left out."""
     out = {k: v for k, v in config.model_dump().items() if k not in _FREE}
+    depth = max(config.num_layers, config.num_source_layers)
+    patterns = ["".join("L" if config.local(i) else "G" for i in range(depth))]
+    out["attention_pattern"] = patterns[0]
     out["num_kv_heads"], out["head_size"] = config.kv_heads, config.size_per_head
-    out["intermediate_size"] = config.mlp_size
-    if config.attention_scale is None:
-        out["attention_scale"] = config.size_per_head**-0.5
-    out["final_norm"] = config.final_norm and config.norm_position == "pre"
-    out["norm_bias"] = config.norm_bias and config.norm == "layer"
+    out["intermediate_size"], out["embedding_size"] = config.mlp_size, config.table_size
+    out["attention_scale"], out["distinct_layers"] = config.scale, config.depths(config.num_layers)[-1] + 1
+    out["attention_out_bias"] = config.out_bias
+    out["final_norm"] = config.final_norm and config.norm_position != "post"
+    out["norm_bias"] = config.norm_bias and config.norm == "layer" and config.norm_weight
     out["token_types"] = max(config.token_types, 1) if config.norm_position == "post" else config.token_types
+    out["rotary_local_base"] = config.rotary_local_base or config.rotary_base
+    out["head_activation"] = config.head_activation or config.activation
+    if config.experts is not None:
+        out["experts"]["intermediate_size"] = config.expert_size
+        out["experts"]["pattern"] = "".join("E" if config.sparse(i) else "D" for i in range(depth))
+        for name in ("balance_loss", "z_loss", "first_dense"):
+            out["experts"].pop(name)
+    relative, rotary = ("t5", "deberta"), config.positions == "rotary"
     idle = {
-        "rotary_base": config.positions != "rotary",
-        "relative_buckets": config.positions != "t5",
-        "relative_max_distance": config.positions != "t5",
-        "max_position": config.positions == "t5",
+        "rotary_base": not rotary,
+        "rotary_share": not rotary,
+        "rotary_local_base": not rotary or "L" not in patterns[0],
+        "qk_norm_after": not (rotary and config.qk_norm),
+        "window": "L" not in patterns[0],
+        "relative_buckets": config.positions not in relative,
+        "relative_max_distance": config.positions not in relative,
+        "relative_norm": config.positions != "deberta",
+        "relative_shared": config.positions != "deberta",
+        "position_offset": config.positions != "learned",
+        "max_position": config.positions in ("t5", "alibi", "xlnet", "none"),
+        "query_vector": config.positions == "xlnet",
+        "head_activation": not config.head_transform,
+        "head_transform_bias": not config.head_transform,
     }
     return {k: v for k, v in out.items() if not idle.get(k, False)}
 
 
 def concrete(family: Family, config: ModelConfig, heads: Mapping[str, str]) -> list[Row]:
-    """The family's rows with every layer and head written out; `heads`: "lm" or "pair" → our module's name."""
+    """The family's rows with every layer, expert and head written out; `heads`: role → our module's name."""
     out = []
     for row in family.rows:
-        if row.when != "always" and (row.when == "gated") != config.gated:
-            continue
-        wanted = row.ours[row.ours.find("{") + 1 : row.ours.find("}")] if row.ours.startswith("heads.") else ""
-        if wanted and wanted not in heads:
+        role = row.ours[row.ours.find("{") + 1 : row.ours.find("}")] if row.ours.startswith("heads.") else ""
+        if role and role not in heads:
             continue
         depth = config.num_source_layers if row.ours.startswith("source.") else config.num_layers
-        for i in range(depth if "{i}" in row.ours else 1):
+        for i in range(config.depths(depth)[-1] + 1 if "{i}" in row.ours else 1):
+            if not row.when(config, i):
+                continue
             names = {**heads, "i": str(i)}
-            theirs, also = (tuple(n.format(**names) for n in group) for group in (row.theirs, row.also))
+            theirs, also = (_spelled(group, names, config) for group in (row.theirs, row.also))
             out.append(replace(row, ours=row.ours.format(**names), theirs=theirs, also=also))
     return out
 
 
-def known_heads(heads: Mapping[str, Head]) -> dict[str, str]:
-    """The modules that families know: "lm" or "pair" → our name. `heads` are the modules' declarations."""
+def _spelled(group: tuple[str, ...], names: Mapping[str, str], config: ModelConfig) -> tuple[str, ...]:
+    """Their names with numbers in place; {e} runs over the experts."""
+    experts = range(config.experts.count if config.experts else 0)
+    return tuple(name.format(**names, e=e) for name in group for e in (experts if "{e}" in name else range(1)))
+
+
+def known_heads(heads: Mapping[str, Head], family: Family | None = None) -> dict[str, str]:
+    """The modules that families know: role (lm, pair, detect) → our name. `heads` are the modules' declarations.
+
+    With a family, only those that it has names for.
+    """
     out: dict[str, str] = {}
     for name, head in heads.items():
         if head.over == "vocabulary" and head.arity == 1:
             out.setdefault("lm", name)
         elif head.over == "classes" and head.size == 2:
             out.setdefault("pair", name)
-    return out
+        elif head.over == "binary":
+            out.setdefault("detect", name)
+    return {role: name for role, name in out.items() if family is None or role in family.heads}

@@ -164,7 +164,7 @@ class Tokenizer:
     @cached_property
     def words(self) -> WordStarts:
         """Where words start, from ids alone."""
-        return WordStarts.of([self._part(i) for i in range(self.vocabulary.size)])
+        return WordStarts.of([self.part(i) for i in range(self.vocabulary.size)])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -267,7 +267,7 @@ class Tokenizer:
     def _added(self) -> frozenset[str]:
         return frozenset(t["content"] for t in self.spec["added_tokens"])
 
-    def _part(self, id_: int) -> Part:
+    def part(self, id_: int) -> Part:
         """What a token tells about words."""
         model, vocabulary = self.spec["model"], self.vocabulary
         by_word = model["type"] == "WordPiece" or self.type == "word"  # white space, and an unknown word as a whole

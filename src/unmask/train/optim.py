@@ -2,15 +2,18 @@
 
 Which parameter goes where (`split`):
 
-    Muon    with optimizer=muon: a matrix inside a repeated layer, that is, a 2-D parameter all of whose names have
-            the part "layers" and none a part "heads" (a matrix shared with something outside has other names too)
+    Muon    with optimizer=muon: a matrix inside a repeated layer, that is, a 2-D parameter (or a stack of matrices)
+            all of whose names have the part "layers" and none a part "heads" (a matrix shared with something outside
+            has other names too)
     AdamW   everything else: tables, heads, tied matrices, norms, biases, bare vectors
 
 A module whose `weight` is several projections in one (queries, keys and values; gate and up) may say so by an
-attribute `parts`, the rows of each: Muon then orthogonalises each part by itself.
+attribute `parts`, the rows of each: Muon then orthogonalises each part by itself. A module that holds stacks of
+matrices (m, rows, columns), such as experts, lists them in an attribute `stacks`: name → rows of each part. A 3-D
+parameter that nobody lists (a convolution) is no stack.
 
 Decay is decoupled (Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization") and touches matrices and
-tables only, never 1-D parameters.
+tables only, never 1-D parameters nor stacks of biases (names that end in "bias").
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ class Optimizer:
         muon, adam = split(networks, config)
         self.muon = Muon(muon, config.muon_momentum, config.weight_decay, fused_parts(networks)) if muon else None
         self.adam_names = {id(p): name for name, p in adam.items()}
-        decayed = [p for p in adam.values() if p.ndim >= 2]
-        plain = [p for p in adam.values() if p.ndim < 2]
+        decayed = [p for name, p in adam.items() if _is_matrix(name, p)]
+        plain = [p for name, p in adam.items() if not _is_matrix(name, p)]
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         groups = [g for g in groups if g["params"]]
         settings = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2), "eps": config.adam_eps}
@@ -105,9 +108,11 @@ class Optimizer:
 def split(networks: nn.Module, config: TrainConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """(Muon's, AdamW's) parameters that train, by name; the rule stands at the top of this module."""
     hidden: dict[int, bool] = {}
+    parts = fused_parts(networks)
     for name, p in networks.named_parameters(remove_duplicate=False):
         path = name.split(".")
-        hidden[id(p)] = hidden.get(id(p), p.ndim == 2) and "layers" in path and "heads" not in path
+        matrix = (p.ndim == 2 and _is_matrix(name, p)) or (p.ndim == 3 and id(p) in parts)
+        hidden[id(p)] = hidden.get(id(p), True) and matrix and "layers" in path and "heads" not in path
     muon: dict[str, Tensor] = {}
     adam: dict[str, Tensor] = {}
     for name, p in networks.named_parameters():
@@ -119,7 +124,14 @@ def split(networks: nn.Module, config: TrainConfig) -> tuple[dict[str, Tensor], 
 def fused_parts(networks: nn.Module) -> dict[int, tuple[int, ...]]:
     """id of a parameter → rows of its parts, from the modules that declare them."""
     declared = [(m.weight, getattr(m, "parts", None)) for m in networks.modules() if isinstance(m, nn.Linear)]
+    for m in networks.modules():
+        declared.extend((getattr(m, name), rows) for name, rows in getattr(m, "stacks", {}).items())
     return {id(weight): parts for weight, parts in declared if parts is not None}
+
+
+def _is_matrix(name: str, p: Tensor) -> bool:
+    """A matrix, a table or a stack of them; not the biases of a stack, which are 2-D too."""
+    return p.ndim >= 2 and not name.endswith("bias")
 
 
 class Muon:
@@ -157,14 +169,20 @@ class Muon:
             buffer.lerp_(p.grad, 1.0 - self.mu)
             update = p.grad.lerp(buffer, self.mu)
             p.mul_(1.0 - rate * self.decay)
-            rows = list(self.parts.get(id(p), (p.shape[0],)))
-            updates.extend(zip(torch.split(p, rows), torch.split(update, rows), strict=True))
+            rows = list(self.parts.get(id(p), (p.shape[-2],)))
+            for matrix, change in zip(_matrices(p), _matrices(update), strict=True):
+                updates.extend(zip(torch.split(matrix, rows), torch.split(change, rows), strict=True))
         for group in _by_shape(updates):
             views, stack = [v for v, _ in group], torch.stack([u for _, u in group])
             rows_, columns = stack.shape[1:]
             scale = math.sqrt(max(1.0, rows_ / columns))
             for view, direction in zip(views, orthogonalise(stack), strict=True):
                 view.add_(direction, alpha=-rate * scale)
+
+
+def _matrices(x: Tensor) -> tuple[Tensor, ...]:
+    """Views of the matrices of a stack; of a matrix, itself."""
+    return (x,) if x.ndim == 2 else x.unbind(0)
 
 
 def _by_shape(updates: Iterable[tuple[Tensor, Tensor]]) -> list[list[tuple[Tensor, Tensor]]]:

@@ -1,0 +1,207 @@
+"""Exports that no stock class of the common library computes: our own code, gathered into one file beside the weights.
+
+    export_own(model, directory)  config.json, generation_config.json, model.safetensors, modeling_unmask.py
+    read_own(directory)           → settings, heads, state dict; runs no code of the directory
+    stock_family(config)          the family to write instead, where one computes this model
+
+`modeling_unmask.py` holds no second implementation: it is the source text of this package's modules, from `wrapper.py`
+back along its imports, with what nothing reaches left out (`source`). It depends on torch and transformers alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from unmask import __version__
+from unmask.batch import Head
+from unmask.config import ModelConfig
+from unmask.errors import UserError
+from unmask.model.families import Family
+from unmask.model.gather import gathered
+from unmask.model.transformer import Transformer
+from unmask.model.translate import family_of, first_fault, read_json
+
+MODEL_TYPE = "unmask"
+"""model_type of such a config.json, and the key that holds our settings there."""
+FILE = "modeling_unmask.py"
+
+
+class Own(NamedTuple):
+    """What a directory of `export_own` holds; `state` has every name of the model, shared tensors under each."""
+
+    config: ModelConfig
+    heads: tuple[Head, ...]
+    state: dict[str, Tensor]
+
+
+def stock_family(config: ModelConfig) -> Family | None:
+    """The family whose stock class computes this model; None = it is exported with code of its own.
+
+    A prefix mask has no stock class. A family that is named must fit; family=unmask takes the first that does.
+    """
+    if config.visibility == "prefix":
+        return None
+    try:
+        return family_of(config)
+    except UserError:
+        if config.family != "unmask":
+            raise
+        return None
+
+
+@cache
+def source() -> str:
+    """The text of modeling_unmask.py: the same for every model of one version of unmask."""
+    return gathered("unmask.model.wrapper", _HEADER.format(version=__version__))
+
+
+# ---------------------------------------------------------------- out
+
+
+def export_own(
+    model: Transformer, directory: str | Path, ids: Mapping[str, int | None] | None = None
+) -> tuple[str, ...]:
+    """Write the model with the code that runs it; nothing is left out, so no names come back.
+
+    `ids` maps roles (pad, bos, eos, decoder_start) to token ids.
+    """
+    path, given = Path(directory), ids or {}
+    path.mkdir(parents=True, exist_ok=True)
+    tokens = {f"{role}_token_id": given.get(role) for role in ("pad", "bos", "eos")}
+    if model.config.num_source_layers:
+        tokens["decoder_start_token_id"] = given.get("decoder_start", given.get("pad"))
+    _dump(path / "config.json", {**_settings(model), **tokens})
+    known = {k: v for k, v in tokens.items() if v is not None}
+    _dump(path / "generation_config.json", {**known, "use_cache": False})
+    (path / FILE).write_text(source(), encoding="utf-8")
+    copies = shared(model)
+    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k not in copies}
+    save_file({f"model.{k}": v for k, v in state.items()}, path / "model.safetensors", metadata={"format": "pt"})
+    # safetensors writes for the owner alone
+    (path / "model.safetensors").chmod((path / "config.json").stat().st_mode)
+    return ()
+
+
+def shared(model: Transformer) -> dict[str, str]:
+    """Names of parameters that are another one under a second name → that one's first name (a tied table)."""
+    first: dict[int, str] = {}
+    named = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
+    return {name: first[key] for name, key in named if first.setdefault(key, name) != name}
+
+
+def _settings(model: Transformer) -> dict[str, Any]:
+    """config.json: what the library asks of every model, and our settings whole."""
+    config = model.config
+    classes = _classes(model)
+    name = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return {
+        "architectures": [next(reversed(classes.values()))],
+        "auto_map": {
+            "AutoConfig": f"{FILE.removesuffix('.py')}.UnmaskConfig",
+            **{auto: f"{FILE.removesuffix('.py')}.{own}" for auto, own in classes.items()},
+        },
+        "model_type": MODEL_TYPE,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "max_position_embeddings": config.max_position,
+        "is_encoder_decoder": config.num_source_layers > 0,
+        "tie_word_embeddings": bool(shared(model)),
+        "dtype": name,
+        MODEL_TYPE: {
+            "version": __version__,
+            "model": config.model_dump(mode="json"),
+            "heads": [asdict(head) for head in model.declared.values()],
+        },
+    }
+
+
+def _classes(model: Transformer) -> dict[str, str]:
+    """The library's Auto classes that serve this model → ours; the last one says most of it."""
+    heads = list(model.declared.values())
+    readable = [h for h in heads if h.arity == 1 and h.pool == "at" and h.stack == "stream"]
+    out = {"AutoModel": "UnmaskModel"}
+    two = model.config.num_source_layers > 0
+    if readable and not two:
+        out["AutoModelForPreTraining"] = "UnmaskForPreTraining"
+    if any(h.over == "vocabulary" for h in readable):
+        kind = "Seq2SeqLM" if two else "MaskedLM" if model.config.visibility == "bidirectional" else "CausalLM"
+        out[f"AutoModelFor{kind}"] = f"UnmaskFor{kind}"
+    return out
+
+
+def _dump(file: Path, value: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+# ---------------------------------------------------------------- in
+
+
+def is_own(directory: str | Path) -> bool:
+    """Whether `export_own` wrote this directory."""
+    file = Path(directory) / "config.json"
+    return file.is_file() and read_json(file).get("model_type") == MODEL_TYPE
+
+
+def read_own(directory: str | Path) -> Own:
+    """Settings, heads and weights (as stored) of an export with code of its own; the code there is not run."""
+    path = Path(directory)
+    stored = read_json(path / "config.json").get(MODEL_TYPE)
+    if not isinstance(stored, Mapping):
+        raise UserError(f"{path / 'config.json'} holds no settings of unmask: export the model again")
+    try:
+        config = ModelConfig.model_validate(stored.get("model"))
+        heads = TypeAdapter(tuple[Head, ...]).validate_python(stored.get("heads"))
+    except ValidationError as error:
+        made = f" (written by unmask {stored.get('version')}, this is {__version__})"
+        raise UserError(f"{path / 'config.json'} describes no model{made}: {first_fault(error)}") from None
+    try:
+        held = load_file(path / "model.safetensors")
+    except (OSError, SafetensorError) as fault:
+        raise UserError(f"{path / 'model.safetensors'} is not a readable safetensors file: {fault}") from None
+    return Own(config, heads, _complete(path, config, heads, {k.removeprefix("model."): v for k, v in held.items()}))
+
+
+def _complete(path: Path, config: ModelConfig, heads: tuple[Head, ...], held: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor under every name; files that do not fit their settings are refused."""
+    with torch.device("meta"):
+        blank = Transformer(config, heads)
+    wanted, copies = {k: tuple(v.shape) for k, v in blank.state_dict().items()}, shared(blank)
+    if lacking := [k for k in wanted if k not in held and k not in copies]:
+        raise UserError(f"{path} lacks {lacking[0]}, which its config.json asks for: the files are incomplete")
+    if unknown := [k for k in held if k not in wanted]:
+        raise UserError(f"{path} holds {unknown[0]}, of which its config.json knows nothing: they do not fit")
+    state = {**held, **{name: held[first] for name, first in copies.items()}}
+    for name, shape in wanted.items():
+        if tuple(state[name].shape) != shape:
+            raise UserError(
+                f"{path}: tensor {name} has shape {tuple(state[name].shape)}, but config.json asks for {shape}"
+            )
+    return state
+
+
+_HEADER = '''"""A language model of unmask {version}, as one file for the `transformers` library (torch >= 2.11, transformers >= 5).
+
+Generated: the source text of unmask's own modules, laid end to end, with what this file does not need left out; their
+names head each part below. Licence of this code: Apache-2.0 (the weights' is in README.md). The settings are those in
+config.json, and the weights are in model.safetensors, under the names of the parameters here.
+
+To check it: the same version of unmask prints this very file,
+
+    python -c "from unmask.model.bundle import source; print(source(), end='')" | diff - modeling_unmask.py
+
+and `unmask.load(DIRECTORY)` reads the same weights without running it.
+"""
+'''

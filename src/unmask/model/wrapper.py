@@ -1,0 +1,328 @@
+"""A model as the `transformers` library wants it: the last part of every generated `modeling_unmask.py`.
+
+`unmask.model.bundle` copies this text; nothing here is imported by unmask itself. Legend: B rows, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, MaskedLMOutput, ModelOutput, Seq2SeqLMOutput
+
+from unmask.batch import Batch, Head, Stream
+from unmask.config import ModelConfig
+from unmask.model.heads import HeadModule
+from unmask.model.layers import Norm
+from unmask.model.transformer import Transformer
+
+IGNORED = -100
+"""A label that does not count."""
+
+
+class UnmaskConfig(PreTrainedConfig):  # type: ignore[misc]
+    """config.json; `unmask` there holds the model's settings (`model`) and its heads (`heads`)."""
+
+    model_type = "unmask"
+
+
+def stream_of(
+    ids: Tensor,
+    mask: Tensor | None,
+    order: Literal["bidirectional", "causal", "prefix"],
+    prefix_length: int | Tensor | None = None,
+    token_type: Tensor | None = None,
+    positions: Tensor | None = None,
+    positions2: Tensor | None = None,
+) -> Stream:
+    """(B, T) ids as the model reads them. What `mask` calls 0 is padding, on either side; no pad id is looked for.
+
+    `positions` count from a row's first real token unless they are given. `prefix_length`, one number or one a row,
+    says how many of a prefix model's real tokens see each other; without it, only the first.
+    """
+    real = torch.ones_like(ids) if mask is None else mask.ne(0).to(ids.dtype)
+    index = torch.arange(ids.shape[1], device=ids.device, dtype=ids.dtype)
+    place = (index - real.argmax(1, keepdim=True)).clamp(min=0) * real
+    reveal = torch.zeros_like(place) if order == "bidirectional" else place
+    if order == "prefix" and prefix_length is not None:
+        length = torch.as_tensor(prefix_length, dtype=ids.dtype, device=ids.device).reshape(-1, 1)
+        reveal = (place - length + 1).clamp(min=0)
+    return Stream(
+        tokens=torch.where(real != 0, ids, 0),
+        positions=place if positions is None else positions,
+        block=real,
+        reveal=reveal,
+        horizon=reveal.clone(),
+        token_type=token_type,
+        positions2=positions2,
+        pattern="full" if order == "bidirectional" else order,
+    )
+
+
+class UnmaskPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+    """The network with all its heads, whatever a subclass reads of it."""
+
+    config_class = UnmaskConfig
+    _no_split_modules = ("Layer",)
+
+    def __init__(self, config: UnmaskConfig) -> None:
+        super().__init__(config)
+        settings = ModelConfig.model_validate(config.unmask["model"])
+        self.model = Transformer(settings, [Head(**head) for head in config.unmask["heads"]])
+        first: dict[int, str] = {}
+        named = [(name, id(p)) for name, p in self.named_parameters(remove_duplicate=False)]
+        tied = {name: first[key] for name, key in named if first.setdefault(key, name) != name}
+        self._tied_weights_keys = tied or None
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """A model made from settings alone; one that is loaded takes every number from its file."""
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() > 1:
+                init.normal_(parameter, 0.0, self.model.config.init_std)
+            else:
+                init.constant_(parameter, float(isinstance(module, Norm) and name == "weight"))
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embedding
+
+    def states(self, stream: Stream, source: Stream | None = None, memory: Tensor | None = None) -> Tensor:
+        """The last states (B, T, d) of the stream; `memory` are the source's, where they are known already."""
+        generator = self.noise(stream.tokens.device)
+        if source is None or memory is None:
+            return self.model(Batch(stream, {}, {}, source), generator)["stream"]
+        return self.model.decode(stream, memory, source, generator=generator)
+
+    def noise(self, device: torch.device) -> torch.Generator | None:
+        """In training, where dropout comes from: a generator that torch's own random numbers seed."""
+        seed = int(torch.randint(2**62, ())) if self.training else 0
+        return torch.Generator(device).manual_seed(seed) if self.training else None
+
+    def answers(self, states: Tensor, name: str) -> Tensor:
+        """(B, T, outputs) of a head at every position of states (B, T, d)."""
+        head = cast(HeadModule, self.model.heads[name])
+        return head.project(head.features(states.flatten(0, 1)[:, None])).view(*states.shape[:2], -1)
+
+    def vocabulary_head(self) -> str:
+        """The name of the first head over the vocabulary."""
+        found = [n for n, h in self.model.declared.items() if h.over == "vocabulary" and h.arity == 1]
+        if not found:
+            raise ValueError("this model has no head over the vocabulary")
+        return found[0]
+
+    def read(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        prefix_length: int | Tensor | None,
+        positions: Tensor | None,
+        positions2: Tensor | None,
+    ) -> Stream:
+        """What a model of one stack reads."""
+        order = self.model.config.visibility
+        return stream_of(input_ids, attention_mask, order, prefix_length, token_type_ids, positions, positions2)
+
+
+class UnmaskModel(UnmaskPreTrainedModel):
+    """The last states, without a head; of two stacks the encoder's unless `decoder_input_ids` are given."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        prefix_length: int | Tensor | None = None,
+        positions: Tensor | None = None,
+        positions2: Tensor | None = None,
+        **_: Any,
+    ) -> BaseModelOutput:
+        if self.model.source is None:
+            stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, positions, positions2)
+            return BaseModelOutput(last_hidden_state=self.states(stream))
+        source = stream_of(input_ids, attention_mask, "bidirectional", None, token_type_ids)
+        memory = self.model.encode(source, self.noise(input_ids.device))
+        if decoder_input_ids is None:
+            return BaseModelOutput(last_hidden_state=memory)
+        stream = stream_of(decoder_input_ids, decoder_attention_mask, "causal")
+        return BaseModelOutput(last_hidden_state=self.states(stream, source, memory))
+
+
+class UnmaskForMaskedLM(UnmaskPreTrainedModel):
+    """Logits (B, T, V); `labels` (B, T) stand at the positions that must say them."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        positions: Tensor | None = None,
+        positions2: Tensor | None = None,
+        **_: Any,
+    ) -> MaskedLMOutput:
+        stream = self.read(input_ids, attention_mask, token_type_ids, None, positions, positions2)
+        logits = self.answers(self.states(stream), self.vocabulary_head())
+        return MaskedLMOutput(loss=None if labels is None else mean_loss(logits, labels), logits=logits)
+
+
+class UnmaskForPreTraining(UnmaskPreTrainedModel):
+    """What every head says that reads one position: NAME_logits, (B, T, outputs), or (B, T) where it is one number.
+
+    A head over classes answers once a row, at the first real token: (B, classes).
+    """
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        prefix_length: int | Tensor | None = None,
+        positions: Tensor | None = None,
+        positions2: Tensor | None = None,
+        **_: Any,
+    ) -> ModelOutput:
+        stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, positions, positions2)
+        states = self.states(stream)
+        first = states[torch.arange(len(states), device=states.device), stream.block.argmax(1)][:, None]
+        out = ModelOutput()
+        for name, head in self.model.declared.items():
+            if head.arity == 1 and head.pool == "at" and head.stack == "stream":
+                answer = self.answers(first if head.over == "classes" else states, name)
+                out[f"{name}_logits"] = answer[:, 0] if head.over == "classes" else answer.squeeze(-1)
+        return out
+
+
+class UnmaskForCausalLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """Logits (B, T, V) of the next token; `labels` (B, T) are the ids themselves, shifted here.
+
+    `generate` keeps no cache of keys: each new token reads the whole text again. For a prefix model the prompt
+    is the prefix unless `prefix_length` says otherwise.
+    """
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        prefix_length: int | Tensor | None = None,
+        positions: Tensor | None = None,
+        positions2: Tensor | None = None,
+        **_: Any,
+    ) -> CausalLMOutput:
+        stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, positions, positions2)
+        logits = self.answers(self.states(stream), self.vocabulary_head())
+        loss = None if labels is None else mean_loss(logits[:, :-1], labels[:, 1:])
+        return CausalLMOutput(loss=loss, logits=logits)
+
+    def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """The library's own, with the prompt as a prefix model's prefix."""
+        prompt = kwargs.get("input_ids") if inputs is None else inputs
+        if self.model.config.visibility == "prefix" and kwargs.get("prefix_length") is None and prompt is not None:
+            mask = kwargs.get("attention_mask")
+            kwargs["prefix_length"] = (torch.ones_like(prompt) if mask is None else mask).sum(1)
+        return super().generate(inputs, *args, **kwargs)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        prefix_length: int | Tensor | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "prefix_length": prefix_length,
+        }
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+
+class Encoder(nn.Module):
+    """The source stack as `generate` calls it; it borrows the model and holds no weights of its own."""
+
+    def __init__(self, whole: UnmaskPreTrainedModel) -> None:
+        super().__init__()
+        self.whole = (whole,)  # in a tuple, so that its parameters are not counted twice
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
+        (whole,) = self.whole
+        source = stream_of(input_ids, attention_mask, "bidirectional")
+        return BaseModelOutput(last_hidden_state=whole.model.encode(source, whole.noise(input_ids.device)))
+
+
+class UnmaskForSeq2SeqLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """Logits (B, T, V) at every position of `decoder_input_ids` (B, T), which predicts its next token.
+
+    `labels` (B, T) stand at the positions that must say them; the decoder then reads them shifted by one, after
+    config.decoder_start_token_id. `generate` keeps no cache of keys.
+    """
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
+    ) -> Seq2SeqLMOutput:
+        memory = None if encoder_outputs is None else encoder_outputs[0]
+        if input_ids is None:
+            if memory is None:
+                raise ValueError("give input_ids, or encoder_outputs")
+            input_ids = torch.zeros(memory.shape[:2], dtype=torch.long, device=memory.device)  # only their shape counts
+        source = stream_of(input_ids, attention_mask, "bidirectional", None, token_type_ids)
+        if memory is None:
+            memory = self.model.encode(source, self.noise(input_ids.device))
+        if decoder_input_ids is None:
+            if labels is None:
+                raise ValueError("give decoder_input_ids, or labels")
+            start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+            decoder_input_ids = torch.cat([start, labels[:, :-1].clamp(min=0)], 1)
+        stream = stream_of(decoder_input_ids, decoder_attention_mask, "causal")
+        logits = self.answers(self.states(stream, source, memory), self.vocabulary_head())
+        loss = None if labels is None else mean_loss(logits, labels)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=memory)
+
+    def get_encoder(self, modality: str | None = None) -> nn.Module:
+        return Encoder(self)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        return {
+            "decoder_input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "decoder_attention_mask": decoder_attention_mask,
+            "encoder_outputs": encoder_outputs,
+        }
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+
+def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy in nats over the labels that count; a router's balance and z-losses are not in it."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten().long(), ignore_index=IGNORED)

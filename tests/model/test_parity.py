@@ -96,11 +96,15 @@ def stock_arguments(batch: Batch, types: Tensor | None) -> dict[str, Tensor]:
 
 def gradients(model: Transformer) -> dict[str, Tensor]:
     """Our gradients under the family's names."""
-    held = copy.deepcopy(model)
+    held, family = copy.deepcopy(model), family_of(model.config)
+    heads = known_heads(model.declared, family)
     with torch.no_grad():
+        for copied in held.parameters():
+            copied.zero_()
+        shift = _theirs(held, family, heads)[0]  # what a form adds (Gemma's norms are 1 + weight) is no gradient
         for ours, copied in zip(model.parameters(), held.parameters(), strict=True):
             copied.copy_(torch.zeros_like(ours) if ours.grad is None else ours.grad)
-    return _theirs(held, family_of(model.config), known_heads(model.declared))[0]
+        return {name: tensor - shift[name] for name, tensor in _theirs(held, family, heads)[0].items()}
 
 
 @pytest.mark.parametrize("explicit", [False, True])

@@ -70,6 +70,8 @@ class ExpertsConfig(Strict):
     groups_kept: int = Field(1, ge=1)
     balance_bias: bool = False
     """A bias on the scores that only chooses, without weighting (DeepSeek-V3's balance without a loss)."""
+    capacity: int | None = Field(None, ge=1)
+    """An expert takes at most so many tokens of a row, in their order (Switch in the common library). None = all."""
     capacity_factor: float | None = Field(None, gt=0)
     """An expert takes at most factor × tokens × per_token / count; the rest passes by the residual. None = all."""
     balance_loss: float = Field(0.0, ge=0)
@@ -147,6 +149,8 @@ class ModelConfig(Strict):
     Yang et al. 2019) add terms of content and relative position."""
     position_offset: int = Field(0, ge=0)
     """Unused rows at the head of the learned table (RoBERTa: pad id + 1; BART: 2); max_position does not count them."""
+    source_table: bool = False
+    """The source stack has a token table of its own (T5Gemma)."""
     positions2: int = Field(0, ge=0)
     """Rows of a second learned table, over `Stream.positions2` (GLM's place inside a span); 0 = none."""
     rotary_base: float = 10000.0
@@ -192,6 +196,8 @@ class ModelConfig(Strict):
     """Global and local layers, repeated over the depth: GLL is ModernBERT, GL GPT-3 (Brown et al. 2020), L Mistral."""
     window: int = Field(0, ge=0)
     """Largest position difference that a local layer sees."""
+    source_window: int | None = Field(None, ge=1)
+    """The same in the source stack (T5Gemma: one more); None = window."""
     attention_bias: bool = True
     """Biases of the query, key, value and output projections."""
     attention_out_bias: bool | None = None

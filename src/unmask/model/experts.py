@@ -73,6 +73,8 @@ class Experts(nn.Module):
         routing = _losses(logits, scores, chosen)
         if e.capacity_factor is not None:
             chosen = within_capacity(chosen, e.count, e.capacity_factor)
+        if e.capacity is not None:
+            chosen = within_capacity(chosen, e.count, None, e.capacity)
         y = self._mix(x.flatten(0, 1), gates.flatten(0, 1), chosen.flatten(0, 1)).view(x.shape)
         if self.shared is not None:
             y = y + self.shared(x)
@@ -97,7 +99,7 @@ class Experts(nn.Module):
         taken = order[: sum(sizes)]
         answers = [
             self._expert(part, *weights)
-            for part, *weights in zip(x[taken // k].split(sizes), *self._matrices(), strict=True)
+            for part, *weights in zip(torch.split(x[taken // k], sizes), *self._matrices(), strict=True)
             if len(part)
         ]
         if not answers:
@@ -131,7 +133,7 @@ def choose(scores: Tensor, e: ExpertsConfig, bias: Tensor | None = None) -> tupl
     """
     rank = scores.detach() if bias is None else scores.detach() + bias
     if e.groups_kept < e.groups:
-        groups = rank.unflatten(-1, (e.groups, -1))
+        groups = rank.view(*rank.shape[:-1], e.groups, -1)
         worth = groups.topk(min(2, groups.shape[-1]), -1).values.sum(-1)
         kept = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, worth.topk(e.groups_kept, -1).indices, True)
         rank = groups.masked_fill(~kept[..., None], -torch.inf).flatten(-2)
@@ -142,10 +144,10 @@ def choose(scores: Tensor, e: ExpertsConfig, bias: Tensor | None = None) -> tupl
     return gates * e.scale, chosen
 
 
-def within_capacity(chosen: Tensor, count: int, factor: float) -> Tensor:
+def within_capacity(chosen: Tensor, count: int, factor: float | None, most: int | None = None) -> Tensor:
     """`chosen` (B, T, k) with `count` (nobody) where an expert is full.
 
-    An expert takes ⌈factor · real tokens · k / count⌉ of each row: first choices in the order of positions, then
+    An expert takes `most`, or ⌈factor · real tokens · k / count⌉, of each row: first choices in the order of positions, then
     second choices, and so on (GShard: Lepikhin et al. 2021, algorithm 1, whose groups are our rows). So a row's
     result does not depend on its batch. With k > 1 a later token's first choice can displace an earlier token's
     second: under a causal mask that tells a little of what follows, as it does in the literature.
@@ -154,9 +156,13 @@ def within_capacity(chosen: Tensor, count: int, factor: float) -> Tensor:
     [0, 0, 1, 2]
     """
     rows, _, k = chosen.shape
-    share = Fraction(factor).limit_denominator(10**6) * k / count
     real = (chosen[..., 0] != count).sum(1)
-    capacity = -(-real * share.numerator // share.denominator)  # (B,), in integers: no rounding can add a place
+    if factor is None:
+        assert most is not None
+        capacity = torch.full_like(real, most)
+    else:
+        share = Fraction(factor).limit_denominator(10**6) * k / count
+        capacity = -(-real * share.numerator // share.denominator)  # (B,), in integers: no rounding can add a place
     row = torch.arange(rows, device=chosen.device)[:, None]
     queue = (
         row * (count + 1) + chosen.transpose(1, 2).flatten(1)
@@ -174,6 +180,6 @@ def _losses(logits: Tensor, scores: Tensor, chosen: Tensor) -> Routing:
     real = chosen[..., :1] != count
     n = real.sum().clamp(min=1)
     share = torch.bincount(chosen.flatten(), minlength=count + 1)[:count] / (n * chosen.shape[-1])
-    probability = (scores / scores.sum(-1, keepdim=True)).masked_fill(~real, 0.0).sum((0, 1)) / n
+    probability = (scores / (scores.sum(-1, keepdim=True) + 1e-20)).masked_fill(~real, 0.0).sum((0, 1)) / n
     z = logits.logsumexp(-1, keepdim=True).square().masked_fill(~real, 0.0).sum() / n
     return Routing(count * (share * probability).sum(), z)

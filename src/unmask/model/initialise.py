@@ -21,7 +21,7 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             continue
-        if parameter.dim() == 1 and name != "query":
+        if (parameter.dim() == 1 and name != "query") or name.endswith((".up_bias", ".down_bias")):
             parameter.fill_(_flat(name))
             continue
         generator = torch.Generator(parameter.device).manual_seed(int(absorb(absorb(0, seed), purpose(name))))

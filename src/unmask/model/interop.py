@@ -112,6 +112,8 @@ class _Files:
         for name, file in stored.items():
             # the first BERT files call a norm's weight gamma and its bias beta
             plain = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+            for other, ours in family.renames.items():
+                plain = plain.replace(other, ours)
             head = plain.startswith(family.head_names)
             self.where[family.prefix + plain if bare and not head else plain] = (file, name)
         self.read: set[str] = set()

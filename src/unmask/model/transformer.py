@@ -42,6 +42,7 @@ class Stack(nn.Module):
         self.widen = Linear(table, d, True) if table != d else None
         both_ways = source or (config.num_source_layers == 0 and config.visibility != "causal")
         self.score = _score(config, both_ways)
+        self.window = config.source_window or config.window if source else config.window
         self.relative = Relative(config) if config.positions in ("deberta", "xlnet") else None
         depth = config.num_source_layers if source else config.num_layers
         self.depths = config.depths(depth)
@@ -141,7 +142,7 @@ class Stack(nn.Module):
         base = c.rotary_local_base or c.rotary_base
         return Context(
             view=self_view(stream, keys, self.score, c.num_heads, dtype, explicit),
-            local=self_view(stream, keys, self.score, c.num_heads, dtype, explicit, c.window) if local else None,
+            local=self_view(stream, keys, self.score, c.num_heads, dtype, explicit, self.window) if local else None,
             angles=rotary(stream.positions, c.rotary_size, c.rotary_base, dtype) if turn else None,
             local_angles=rotary(stream.positions, c.rotary_size, base, dtype) if turn and local else None,
             pairs=None if self.relative is None else self.relative.pairs(stream, keys),
@@ -175,6 +176,8 @@ class Transformer(nn.Module):
             raise UserError("model.vocab_size is 0: give it, or train a tokenizer whose size it takes")
         self.config = config
         self.embedding = Table(config.vocab_size, config.table_size)
+        two_tables = config.source_table and config.num_source_layers
+        self.source_embedding = Table(config.vocab_size, config.table_size) if two_tables else None
         self.query = nn.Parameter(torch.empty(config.table_size)) if config.query_vector else None
         self.stack = Stack(config, source=False)
         self.source = Stack(config, source=True) if config.num_source_layers else None
@@ -215,7 +218,7 @@ class Transformer(nn.Module):
         """The source stack's final states (B, S, d)."""
         if self.source is None:
             raise UserError("the batch has a source but the model has one stack: set model.num_source_layers")
-        return self.source(self._embed(source), source, None, None, generator, explicit, routing)
+        return self.source(self._embed(source, self.source_embedding), source, None, None, generator, explicit, routing)
 
     def decode(
         self,
@@ -233,13 +236,15 @@ class Transformer(nn.Module):
         given = None if memory is None or source is None else (memory, source)
         return self.stack(self._embed(stream), stream, given, cache, generator, explicit, routing)
 
-    def _embed(self, stream: Stream) -> Tensor:
+    def _embed(self, stream: Stream, table: Table | None = None) -> Tensor:
         """Token vectors (B, T, d), after the stream's values are known to lie inside the tables.
 
         A compiled graph leaves the check out: it asks for values, which would cut the graph.
         """
         if not torch.compiler.is_compiling():
             _check(stream, self.config)
+        if table is not None:
+            return table(stream.tokens)
         if self.query is None:
             return self.embedding(stream.tokens)
         appended = stream.tokens == QUERY

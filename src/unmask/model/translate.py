@@ -99,7 +99,7 @@ def _misfit(family: Family, config: ModelConfig) -> str:
         return first_fault(error)
     ours, theirs = _meaning(config), _meaning(back)
     for name, value in ours.items():
-        if theirs[name] != value:
+        if theirs[name] != value and name not in family.told:
             return f"{name}={value} (it is {theirs[name]} there)"
     return ""
 
@@ -124,6 +124,7 @@ def _meaning(config: ModelConfig) -> dict[str, Any]:
     out["final_norm"] = config.final_norm and config.norm_position != "post"
     out["norm_bias"] = config.norm_bias and config.norm == "layer" and config.norm_weight
     out["token_types"] = max(config.token_types, 1) if config.norm_position == "post" else config.token_types
+    out["source_window"] = (config.source_window or config.window) if config.num_source_layers else 0
     out["rotary_local_base"] = config.rotary_local_base or config.rotary_base
     out["head_activation"] = config.head_activation or config.activation
     if config.experts is not None:
@@ -138,11 +139,13 @@ def _meaning(config: ModelConfig) -> dict[str, Any]:
         "rotary_local_base": not rotary or "L" not in patterns[0],
         "qk_norm_after": not (rotary and config.qk_norm),
         "window": "L" not in patterns[0],
+        "source_window": "L" not in patterns[0],
         "relative_buckets": config.positions not in relative,
         "relative_max_distance": config.positions not in relative,
         "relative_norm": config.positions != "deberta",
         "relative_shared": config.positions != "deberta",
         "position_offset": config.positions != "learned",
+        "convolution_activation": not config.convolution,
         "max_position": config.positions in ("t5", "alibi", "xlnet", "none"),
         "query_vector": config.positions == "xlnet",
         "head_activation": not config.head_transform,

@@ -82,6 +82,8 @@ def _mlp(c: ModelConfig) -> int:
 QKV = _parts(_query, _key, _key)
 KV = _parts(_key, _key)
 GATE_UP = _parts(_mlp, _mlp)
+EACH = Form(lambda parts, c: torch.stack(list(parts)), lambda tensor, c: list(tensor.unbind(0)))
+"""One tensor an expert, stacked."""
 
 When = Callable[[ModelConfig, int], bool]
 
@@ -96,6 +98,14 @@ def gated(config: ModelConfig, layer: int) -> bool:
 
 def plain(config: ModelConfig, layer: int) -> bool:
     return not config.gated
+
+
+def sparse(config: ModelConfig, layer: int) -> bool:
+    return config.sparse(layer)
+
+
+def dense(config: ModelConfig, layer: int) -> bool:
+    return not config.sparse(layer)
 
 
 @dataclass(frozen=True)
@@ -131,8 +141,10 @@ class Family:
     two_stacks: bool = False
     offset_from_pad: bool = False  # learned positions start after the pad id (RoBERTa)
     head_names: tuple[str, ...] = ("lm_head.", "cls.")  # beginnings of head tensors, which have no prefix
+    renames: Mapping[str, str] = field(default_factory=dict)  # parts of names in some files → those of `rows`
     decide: Callable[[ModelConfig, Callable[[str], Tensor | None]], dict[str, Any]] = lambda c, tensor: {}
     """Settings that only the tensors tell, such as a bias that is not zero."""
+    told: tuple[str, ...] = ()  # the settings `decide` knows: config.json does not hold them
 
 
 def token_types(theirs: str) -> Row:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unmask import loss
 from unmask.batch import Examples, Head, Rows, Targets, full
+from unmask.config import ModelConfig
+from unmask.config.model import ExpertsConfig
 from unmask.data.collate import collate
 from unmask.loss import forward_heads, linear_cross_entropy
 from unmask.objectives import Causal, Masked
@@ -267,3 +270,39 @@ def test_a_choice_of_position_follows_its_token_into_a_packed_row() -> None:
     of = lambda ids: (network.table[ids] @ score)[:, 0].log_softmax(0)
     hand = -(of([11, 12, 13])[2] + of([21, 22, 23, 24])[1])
     torch.testing.assert_close(term.sum, hand)
+
+
+# ---------------------------------------------------------------- a router's losses
+
+
+class Routed(Linear):
+    """The same with a router's balance and z-loss, learned numbers of their own here."""
+
+    def __init__(self, **coefficients: float) -> None:
+        super().__init__()
+        self.config = ModelConfig(experts=ExpertsConfig(**coefficients))
+        self.router = torch.nn.Parameter(torch.tensor([1.5, 4.0]))
+
+    def forward(self, batch: object, generator: object = None) -> dict[str, torch.Tensor]:
+        return {**super().forward(batch), "router": self.router}
+
+
+def test_a_network_that_routes_adds_its_losses_under_its_own_name() -> None:
+    rows = Rows.of([range(11, 28)])
+    heads = [LM, replace(LM, name="other", network="second"), replace(LM, name="again", network="second")]
+    targets = Causal()(rows, toy())
+    targets = replace(targets, targets={h.name: targets.targets["lm"] for h in heads})
+    batch = collate({"c": targets}, {"c": heads}).map(torch.from_numpy)
+    second = Routed(balance_loss=0.01, z_loss=0.001)
+    second.heads = {name: second.heads["lm"] for name in ("other", "again")}
+    terms = forward_heads({"model": Routed(balance_loss=0.02), "second": second}, batch)
+    found = {k: (float(t.sum.detach()), t.norm, t.coefficient) for k, t in terms.items() if k[0] != "c"}
+    assert found == {
+        ("model", "balance"): (1.5, 1.0, 0.02),  # no coefficient, no term
+        ("second", "balance"): (1.5, 1.0, 0.01),
+        ("second", "router_z"): (4.0, 1.0, 0.001),
+    }
+    sum(t.sum * t.coefficient for k, t in terms.items() if k[0] == "second").backward()
+    torch.testing.assert_close(second.router.grad, torch.tensor([0.01, 0.001]))
+    silent = forward_heads({"model": Routed(), "second": second}, batch)
+    assert ("model", "balance") not in silent and ("model", "router_z") not in silent

@@ -9,16 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unmask.conversion import convert
     from unmask.describe import describe
     from unmask.lm import LM
     from unmask.loading import import_run, load
     from unmask.run import evaluate, pretrain, resume_run
 
 __version__ = "0.1.0"
-__all__ = ["LM", "describe", "evaluate", "import_run", "load", "pretrain", "resume_run"]
+__all__ = ["LM", "convert", "describe", "evaluate", "import_run", "load", "pretrain", "resume_run"]
 
 _HOME = {
     "LM": "unmask.lm",
+    "convert": "unmask.conversion",
     "describe": "unmask.describe",
     "evaluate": "unmask.run",
     "import_run": "unmask.loading",

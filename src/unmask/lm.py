@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -16,21 +17,33 @@ from unmask.batch import Batch, Rows, Stream
 from unmask.config import ModelConfig
 from unmask.data.collate import collate
 from unmask.data.sampling import Pieces
+from unmask.data.shards import Prepared
 from unmask.data.whole import whole
 from unmask.errors import UserError
 from unmask.evaluate import fill, generate, score
 from unmask.evaluate.base import device_of, evaluating, shape_of, tokenizer_of
 from unmask.evaluate.inputs import frame_size, framed, stream_of
-from unmask.model.heads import HeadModule
-from unmask.model.interop import Report, check_export, export_hf
+from unmask.model.bundle import auto_classes, export_own, is_own, stock_family
+from unmask.model.card import Facts, write_card
+from unmask.model.heads import HeadModule, read
+from unmask.model.interop import Report, export_hf
 from unmask.model.transformer import Transformer
 from unmask.model.translate import NOTES, read_notes
+from unmask.model.verify import check_export, check_ids
 from unmask.objectives import SpanCorruption
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective, Plan
 from unmask.tokens.special import ROLES, Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.devices import to_device
+
+SAMPLES = (
+    "",
+    "The quick brown fox jumps over the lazy dog.",
+    " Two  blanks, a\ttab and\na line; don't, 3.14 and 1,000.",
+    "Naïve café, Ελλάδα, Москва, 北京, 🙂 and ½ ﬁ.",
+)
+"""What an exported tokenizer is tried on, besides each control token's spelling."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +141,14 @@ class LM:
     ) -> Tensor:
         """(B, T, V) logits at every position; with two stacks, at every position of `decoder_input_ids`.
 
+        Without a vocabulary head: (B, T) of a head over binary (ELECTRA's discriminator), or (B, C) of one over
+        classes (sentence pairs), read at each row's first token, where [CLS] stands.
+
         Ids and masks are (B, T) lists, arrays or tensors; padding is what `attention_mask` says. `prefix_length` is
         for prefix models: how many leading tokens of each row (one number, or one a row) see each other. Without
         it only the first token, normally [BOS], is the prefix, so that no position sees what it must predict.
         """
-        if TOKENS.uses not in self.network.heads:
-            raise UserError("this model has no vocabulary head: only its hidden states can be read")
+        head = self._answering()
         device = device_of(self.network)
         two = self.config.num_source_layers > 0
         if two != (decoder_input_ids is not None):
@@ -148,10 +163,22 @@ class LM:
             batch = Batch(stream, {}, {}, first)
         else:
             batch = Batch(first, {}, {})
-        head = cast(HeadModule, self.network.heads[TOKENS.uses])
         with evaluating(self.network):
             states = self.network(batch)["stream"]
-            return head.project(head.features(states.flatten(0, 1)[:, None])).view(*states.shape[:2], -1)
+            rows, length, _ = states.shape
+            if head.head.over == "classes":
+                first = batch.stream.block.argmax(1) + length * torch.arange(rows, device=states.device)
+                return head.project(head.features(read(states, batch.stream, head.head, first)))
+            logits = head.project(head.features(states.flatten(0, 1)[:, None])).view(rows, length, -1)
+            return logits[..., 0] if head.head.over == "binary" else logits
+
+    def _answering(self) -> HeadModule:
+        """The head that `logits` reads: over the vocabulary, else over binary, else over classes."""
+        over = {head.over: name for name, head in reversed(self.network.declared.items())}
+        name = TOKENS.uses if TOKENS.uses in self.network.heads else over.get("binary") or over.get("classes")
+        if name is None:
+            raise UserError("this model has no vocabulary head: only its hidden states can be read")
+        return cast(HeadModule, self.network.heads[name])
 
     def hidden(self, text: str, layers: int | Sequence[int] = -1) -> Tensor:
         """(T, d) states of a text at one layer, or (layers, T, d) at several.
@@ -163,11 +190,16 @@ class LM:
         stream = self._framed([ids])
         asked = [layers] if isinstance(layers, int) else list(layers)
         stack = self.network.stack if self.network.source is None else self.network.source
-        count = len(stack.layers)
+        count = len(stack.depths)
         if wrong := [i for i in asked if not -count - 1 <= i <= count]:
             raise UserError(f"layer {wrong[0]} does not exist: this stack has layers 0 (embeddings) to {count}")
         seen: list[Tensor] = []
-        hooks = [stack.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))]
+
+        def before(_: Any, given: tuple[Tensor, ...]) -> None:
+            if not seen:  # shared layers run at several depths
+                seen.append(given[0])
+
+        hooks = [stack.layers[0].register_forward_pre_hook(before)]
         hooks += [layer.register_forward_hook(lambda _, given, out: seen.append(out)) for layer in stack.layers]
         try:
             with evaluating(self.network):
@@ -221,30 +253,69 @@ class LM:
 
     # ------------------------------------------------------------ writing
 
-    def export(self, directory: str | Path) -> dict[str, Any]:
-        """Write a Hugging Face directory, reload it with transformers and compare logits; refused if they differ.
+    def export(
+        self,
+        directory: str | Path,
+        license: str | None = None,
+        language: str | Sequence[str] | None = None,
+        datasets: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Write a Hugging Face directory with a model card, reload it with transformers, and refuse it if it differs.
 
-        Returns `directory`, `difference` (the largest, over random rows) and `left_out` (tensors that the stock
-        class has no place for).
+        Compared are logits, the tokenizer's ids on sample texts and control ids. A model that no class of the
+        library computes is written with its own code (`modeling_unmask.py`). `license`, `language` and `datasets` go
+        into the card as they are. Returns `directory`, `difference` (the largest of logits), `left_out` (tensors that
+        the stock class has no place for) and `own_code`.
         """
         place = Path(directory)
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UserError(f"{place} already holds files: give another directory, or empty it")
         if place.exists():
             place.rmdir()
+        own, ids = stock_family(self.config) is None, self._ids()
         with whole(place) as written:
-            left_out = export_hf(self.network, written, self._ids())
+            left_out = (export_own if own else export_hf)(self.network, written, ids)
             if self.tokenizer is not None:
                 self.tokenizer.save_hf(written, self._around(), max_length=self.context)
             notes = {**read_notes(written), "visibility": self.config.visibility, **self.trained()}
             (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
-            difference = check_export(self.network, written)
-        report = {"directory": str(place), "difference": difference, "left_out": list(left_out)}
-        if self.config.visibility == "prefix":
-            report["note"] = (
-                "the stock class reads the prefix causally unless it is given a 4-D mask: see README.md there"
-            )
-        return report
+            difference = check_export(self.network, written, self._samples())
+            check_ids(written, {role: id_ for role, id_ in ids.items() if role in ("pad", "bos", "eos")})
+            facts = self._facts(written, difference, left_out)
+            write_card(written, replace(facts, license=license, language=language, datasets=datasets), self.directory)
+        return {"directory": str(place), "difference": difference, "left_out": list(left_out), "own_code": own}
+
+    def _samples(self) -> dict[str, list[int]]:
+        """Texts, control tokens among them, and the ids that the first stack reads of each."""
+        if self.tokenizer is None:
+            return {}
+        names = [self.tokenizer.token(i) for role in ROLES if (i := getattr(self.vocabulary, role)) is not None]
+        texts = [*SAMPLES, *(f"a {name} b" for name in dict.fromkeys(names))]
+        before, after = ([] if r is None else [self.vocabulary.need(r)] for r in self._around())
+        return {t: [*before, *self.tokenizer.encode_with_specials(t).tolist(), *after] for t in texts}
+
+    def _facts(self, written: Path, difference: float, left_out: Sequence[str]) -> Facts:
+        """What a model card says that the run's files do not."""
+        data = None
+        if self.directory is not None and (self.directory / "text.json").is_file():
+            with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):  # the text may be gone
+                values = json.loads((self.directory / "text.json").read_text(encoding="utf-8"))
+                data = Prepared.load(Path(values["prepared"])).summary()
+        mask = self.tokenizer is not None and self.vocabulary.mask is not None
+        return Facts(
+            config=self.config,
+            parameters=sum(p.numel() for p in self.network.parameters()),
+            difference=difference,
+            classes=auto_classes(written),
+            own_code=is_own(written),
+            objective=self.trained()["objective"],
+            context=self.context,
+            target_context=self.target_context,
+            tokenizer=self.tokenizer is not None,
+            mask=self.tokenizer.token(self.vocabulary.need("mask")) if self.tokenizer is not None and mask else None,
+            data=data,
+            left_out=tuple(left_out),
+        )
 
     def trained(self) -> dict[str, Any]:
         """How it was trained, ready for JSON and YAML: what `loading` reads again."""

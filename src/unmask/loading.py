@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError
@@ -79,7 +79,7 @@ def _load_run(place: Path, which: Literal["last", "best"] | int) -> LM:
     network = Transformer(run.model, run.objective.heads())
     checkpoint.load_model(nn.ModuleDict({"model": network}), found)
     tokenizer = _tokenizer(place)
-    words = _words(tokenizer, run.start, run.end)
+    words = words_of(tokenizer, run.start, run.end)
     return LM(network, run.context, tokenizer, run.objective, run.target_context, words, place)
 
 
@@ -110,7 +110,7 @@ def _load_hf(place: Path) -> LM:
         trained = _Trained(objective=trained.objective, context=positions, target_context=positions, end=trained.end)
     objective = (trained.objective or _default_objective(network)) if TOKENS.uses in network.heads else None
     start = _start(place, network.config, tokenizer)
-    words = _words(tokenizer, start, trained.end)
+    words = words_of(tokenizer, start, trained.end)
     return LM(network, trained.context or positions, tokenizer, objective, trained.target_context, words, place, report)
 
 
@@ -138,7 +138,7 @@ def _default_objective(network: Transformer) -> Objective:
     return {"bidirectional": Masked, "causal": Causal, "prefix": PrefixLM}[network.config.visibility]()
 
 
-def _words(tokenizer: Tokenizer | None, start: int | None, end: int | None) -> Vocabulary | None:
+def words_of(tokenizer: Tokenizer | None, start: int | None, end: int | None) -> Vocabulary | None:
     """The vocabulary, where a model starts (T5: with pad) or ends (llama2.c: with [BOS]) as its tokenizer does not."""
     if tokenizer is None or (start is None and end is None):
         return None
@@ -166,11 +166,20 @@ def import_run(source: str | Path, run: str | Path, format: str = "hf", tokenize
     lm = load(source, device="cpu") if format == "hf" else _llama2c(Path(source), tokenizer)
     if lm.objective is None:
         raise UserError(f"{source} has no vocabulary head: it is no language model that a run could continue")
+    return write_run(place, lm, str(source))
+
+
+def write_run(place: Path, lm: LM, source: str, **more: Any) -> Path:
+    """A run directory that holds a model as its checkpoint of step 0; `source` says where it comes from.
+
+    `more` joins recipe.yaml, for the reader of the file.
+    """
     values = {
         "model": lm.config.model_dump(mode="json"),
         **lm.trained(),
-        "imported": str(source),
+        "imported": source,
         "start": None if lm.words is None else lm.words.bos,
+        **more,
     }
     with whole(place) as written:
         if lm.tokenizer is not None:

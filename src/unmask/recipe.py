@@ -51,6 +51,15 @@ class Recipe(TextConfig):
 
     objective: AnyObjective
     model: ModelConfig
+    """`preset` names one of `unmask.model.presets`, under the other settings given; its vocabulary size and mask are
+    left to the tokenizer and the objective."""
+    init: str | None = None
+    """A run or a Hugging Face directory to start from: its weights, its tokenizer and its model settings, of which
+    only `dropout` and `attention_dropout` may be set; the mask follows the objective. Read once, at the start."""
+    start: int | None = Field(None, ge=0)
+    """The id that opens a row where the tokenizer's spellings do not say it (T5 starts with its pad); init sets it."""
+    end: int | None = Field(None, ge=0)
+    """The id that ends a document, likewise."""
     context: int = Field(128, ge=4)
     """Tokens of a row: of the stream, or of the source where there are two stacks."""
     target_context: int | None = Field(None, ge=1)
@@ -65,19 +74,34 @@ class Recipe(TextConfig):
     compile: bool = False
     device: str = "auto"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _model_of_init(cls, values: Any) -> Any:
+        return {"model": {}, **values} if isinstance(values, Mapping) and values.get("init") else values
+
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
+        if self.init is None and (fault := self.misfit()):
+            raise ValueError(fault)
+        return self
+
+    def misfit(self) -> str:
+        """Why model, objective and context do not go together, or ""; with `init` asked once the model is known."""
         longest = max(self.context, self.target_context or 0)
         if self.model.positions != "none" and longest > self.model.max_position:
-            raise ValueError(
+            return (
                 f"context={longest} goes beyond model.max_position={self.model.max_position}: "
                 "raise max_position or shorten the context"
             )
         two = self.objective.shape(self.context, self.target_context).source > 0
         if two != (self.model.num_source_layers > 0):
             need = "two stacks: set model.num_source_layers" if two else "one stack: set model.num_source_layers=0"
-            raise ValueError(f"objective {self.objective.type} in this layout needs a model with {need}")
-        return self
+            return f"objective {self.objective.type} in this layout needs a model with {need}"
+        return ""
+
+
+OF_TRAINING = ("dropout", "attention_dropout")
+"""Model settings that a recipe with `init` keeps: they are no part of the weights' meaning."""
 
 
 def shipped() -> dict[str, Path]:
@@ -115,7 +139,7 @@ def validate(values: Mapping[str, Any], where: str) -> Recipe:
         raise UserError(f"{where} is of a model imported from {values['imported']}: it has no corpus to train on")
     _check_corpus(values, where)
     try:
-        return Recipe.model_validate(values)
+        return Recipe.model_validate(_expanded(values))
     except ValidationError as error:
         raise UserError(explain(error, where)) from error
 
@@ -129,12 +153,33 @@ def _check_corpus(values: Mapping[str, Any], where: str) -> None:
             raise UserError(f"{key}.sources={sources!r} in {where} names no sources: write {key}.sources.NAME=PATH")
 
 
+def _expanded(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`model.preset` replaced by its settings, under those given beside it."""
+    model = values.get("model")
+    if not isinstance(model, Mapping) or "preset" not in model:
+        return values
+    from unmask.model.presets import preset
+
+    merged = {k: v for k, v in preset(str(model["preset"])).items() if k not in ("vocab_size", "visibility")}
+    for key, value in model.items():
+        under = merged.get(key)
+        merged[key] = {**under, **value} if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return {**values, "model": {k: v for k, v in merged.items() if k != "preset"}}
+
+
 def _overridden(values: dict[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's values with overrides set."""
     pairs = list(overrides.items()) if isinstance(overrides, Mapping) else [parse_override(o) for o in overrides]
     keys = [key for key, _ in pairs]
     if any(key.startswith("budget.") for key in keys):
         values["budget"] = {}  # a given budget replaces the recipe's
+    if dict(pairs).get("init", values.get("init")):  # the model and the tokenizer are those of init
+        model = values.get("model")
+        kept = model if isinstance(model, Mapping) else {}
+        values["model"] = {k: v for k, v in kept.items() if k in OF_TRAINING}
+        values = {k: v for k, v in values.items() if k not in ("tokenizer", "start", "end")}
+    elif "model.preset" in keys:
+        values["model"] = {}
     for corpus in ("corpus", "valid"):  # and so does a given path a mixture, and a given mixture a path
         written = values.get(corpus)
         if isinstance(written, dict) and {corpus, f"{corpus}.path"} & set(keys):

@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import os
-import platform
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import yaml
 from torch import nn
 
+from unmask import initial
 from unmask.batch import Batch
-from unmask.config import ModelConfig, SourceConfig
+from unmask.config import ModelConfig, SourceConfig, TokenizerConfig
 from unmask.data.cache import cache_folder
 from unmask.data.loader import Loader
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
-from unmask.data.text import absolute, title
+from unmask.data.text import absolute
+from unmask.directory import (
+    FORMAT,
+    environment,
+    prepared,
+    same,
+    same_machine,
+    stored,
+    stored_recipe,
+    write_down,
+)
 from unmask.errors import UserError
 from unmask.evaluate import suites
 from unmask.evaluate.heldout import HeldOut, held_out
 from unmask.evaluate.items import Options
 from unmask.evaluate.watch import Watch, silent
 from unmask.lm import LM
-from unmask.loading import load
+from unmask.loading import load, words_of
 from unmask.loss import Program, forward_heads
-from unmask.model.spec import flops, parameters
+from unmask.model.cost import flops
+from unmask.model.families import FAMILIES
+from unmask.model.spec import parameters
 from unmask.model.transformer import Transformer
 from unmask.model.translate import family_of
 from unmask.objectives.base import Plan, Shape
-from unmask.recipe import Recipe, dump, load_recipe, validate
+from unmask.recipe import Recipe, load_recipe
+from unmask.tokens.special import Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_device, tune_process
 from unmask.train.hooks import Evaluation, Progress
 from unmask.train.trainer import Counters, Settings, Trainer
 
-FORMAT = 1
-"""Version of the run directory's layout."""
-
+__all__ = [
+    "Run",
+    "batch_flops",
+    "build",
+    "environment",
+    "evaluate",
+    "evaluator",
+    "prepared",
+    "pretrain",
+    "read_held_out_text",
+    "resolve",
+    "resume_run",
+    "stored_recipe",
+    "training_loader",
+]
 
 AT_FLOOR = 0.05
 """Nats below the unigram floor that a model must reach before it is taken to have learnt any context."""
@@ -74,6 +93,7 @@ def pretrain(
 
     recipe: a shipped name, a YAML file, or a Recipe. Overrides are recipe keys with `__` for the dot:
     ``pretrain("encoder-small", out="runs/a", corpus="my.txt", budget__minutes=5)``.
+    ``init`` is one of them: a run or a Hugging Face directory whose model is trained on (`initial`).
     resume: never refuses a directory that holds a run, auto continues it or starts, must continues it.
     cache: where tokenized text is kept and found again ($UNMASK_CACHE, else ~/.cache/unmask).
     """
@@ -85,23 +105,33 @@ def pretrain(
         recipe = load_recipe(recipe, {k.replace("__", "."): v for k, v in overrides.items()})
     elif overrides:
         raise UserError(f"a Recipe is complete: set {next(iter(overrides))} in it, or give the recipe's name")
-    stored = _stored(out, resume)
-    if stored is None:
-        text = prepare(recipe.corpus, recipe.valid, recipe.tokenizer, cache_folder(cache), say)
+    before = stored(out, resume)
+    given: LM | None = None
+    if before is None:
+        tokenizer: Tokenizer | TokenizerConfig = recipe.tokenizer
+        if recipe.init is not None:
+            given = initial.open_init(recipe.init)
+            recipe, tokenizer = initial.taken(recipe, given)
+        text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say)
     else:
-        _same(recipe, stored, out)
-        _same_machine(out, say)
+        same(recipe, before, out)
+        recipe = before
+        same_machine(out, say)
         text = prepared(out, cache, say)
     recipe = resolve(recipe, text.tokenizer)
     loader = training_loader(recipe, text)
     trainer, evaluate = build(recipe, text, loader, out, progress)
-    if stored is None:
-        _write_down(recipe, text, out)
+    if given is not None:
+        initial.start(trainer.networks, given, recipe, out, say)
+    elif recipe.init is not None:
+        initial.again(trainer.networks, out)
+    if before is None:
+        write_down(recipe, text, out)
     size = parameters(recipe.model, recipe.objective.heads())
     say(f"{out}: {recipe.objective.type}, {size:,} parameters, {len(text.train.tokens):,} training tokens")
     if len(text.train.sources) > 1:
         say(loader.mixture([s.name for s in text.train.sources], recipe.budget.steps))
-    counters = trainer.run(resume=stored is not None)
+    counters = trainer.run(resume=before is not None)
     held = evaluate(trainer.networks)
     result = Run(out, counters, held, size)
     write_json(out / "result.json", {"format": FORMAT, "parameters": size, **vars(counters), **held.summary()})
@@ -157,7 +187,7 @@ def training_loader(recipe: Recipe, text: Prepared) -> Loader:
     return Loader(
         text.train,
         objective,
-        text.tokenizer.vocabulary,
+        _vocabulary(recipe, text),
         objective.shape(recipe.context, recipe.target_context),
         rows=recipe.train.batch_size,
         seed=recipe.seed,
@@ -173,12 +203,18 @@ def _words(recipe: Recipe, text: Prepared) -> Callable[[np.ndarray, np.ndarray],
     return text.tokenizer.words if "word" in recipe.objective.needs else None
 
 
+def _vocabulary(recipe: Recipe, text: Prepared) -> Vocabulary:
+    """The tokenizer's, with the start and end that the recipe names."""
+    return words_of(text.tokenizer, recipe.start, recipe.end) or text.tokenizer.vocabulary
+
+
 def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.ModuleDict], HeldOut]:
     """Held-out loss of networks, at noise that is the same in every run: its seed is 0, whatever the recipe's."""
+    vocabulary = _vocabulary(recipe, text)
     loader = Loader(
         text.valid,
         recipe.objective,
-        text.tokenizer.vocabulary,
+        vocabulary,
         shape,
         rows=recipe.train.batch_size,
         seed=0,
@@ -188,13 +224,13 @@ def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.Modu
         words=_words(recipe, text),
     )
     counts, limit = np.asarray(text.train.counts), recipe.evaluation.pieces
-    return lambda networks: held_out(dict(networks.items()), loader, text.tokenizer.vocabulary, counts, limit)
+    return lambda networks: held_out(dict(networks.items()), loader, vocabulary, counts, limit)
 
 
 def batch_flops(config: ModelConfig, batch: Batch) -> float:
     """Training FLOPs of a batch by formula, at its real tokens and targets and its rows' length."""
     source = batch.source
-    targets = sum(int((t.weight != 0).sum()) for t in batch.targets.values())
+    targets = [(batch.heads[key], int((t.weight != 0).sum())) for key, t in batch.targets.items()]
     return flops(
         config,
         stream_tokens=int((batch.stream.block != 0).sum()),
@@ -221,6 +257,9 @@ def resolve(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:
             f"which trains a {sees} model: leave model.visibility out"
         )
     model = recipe.model.model_copy(update={"vocab_size": rows or size, "visibility": sees})
+    family = FAMILIES.get(model.family)
+    if recipe.init is None and family is not None and family.offset_from_pad:
+        model = model.model_copy(update={"position_offset": tokenizer.vocabulary.need("pad") + 1})
     if model.family != "unmask":
         _exportable(model)
     corpora = {k: absolute(c) for k in ("corpus", "valid") if (c := getattr(recipe, k)) is not None}
@@ -233,107 +272,6 @@ def _exportable(model: ModelConfig) -> None:
         family_of(model)
     except UserError as error:
         raise UserError(f"{error} (model.family=unmask trains it all the same, without an export)") from error
-
-
-# ---------------------------------------------------------------- the directory
-
-
-def stored_recipe(out: Path) -> Recipe:
-    """The resolved recipe of a run directory."""
-    path = out / "recipe.yaml"
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{out} is no run: it has no readable recipe.yaml ({error})") from error
-    return validate(values, str(path))
-
-
-def _stored(out: Path, resume: str) -> Recipe | None:
-    """The recipe of the run in `out` that is to be continued, or None to start one."""
-    if resume not in ("never", "auto", "must"):
-        raise UserError(f"resume={resume} is none of never, auto, must")
-    exists = (out / "recipe.yaml").exists()
-    if resume == "never" and exists:
-        raise UserError(f"{out} already holds a run: give another out=, or resume=auto to continue it")
-    if resume == "must" and not exists:
-        raise UserError(f"{out} holds no run to resume: check the path, or use resume=auto to start one")
-    if not exists and out.exists() and not out.is_dir():
-        raise UserError(f"out={out} is a file: give a directory")
-    return stored_recipe(out) if exists else None
-
-
-def _same(asked: Recipe, stored: Recipe, out: Path) -> None:
-    """A run is continued with its own recipe: name the first setting that differs."""
-    paths = {k: absolute(c) for k in ("corpus", "valid") if (c := getattr(asked, k)) is not None}
-    a, b = (_flat(r.model_dump(mode="json")) for r in (asked.model_copy(update=paths), stored))
-    decided = {"model.vocab_size": 0, "model.visibility": "causal"}  # filled in by `resolve` where left out
-    for key in sorted(a.keys() | b.keys()):
-        if a.get(key) != b.get(key) and a.get(key) != decided.get(key, a):
-            raise UserError(
-                f"{out} was started with {key}={b.get(key)}, not {a.get(key)}: "
-                "resume it with its own settings (unmask resume), or give another out="
-            )
-
-
-def _same_machine(out: Path, say: Callable[[str], None]) -> None:
-    """Say aloud what makes a resumed run differ in its last bits: another torch, processor or thread count."""
-    try:
-        before = json.loads((out / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
-    now = environment()
-    flat_before, flat_now = _flat(before), _flat(now)
-    for key in ("packages.torch", "cpu_capability", "threads"):
-        if flat_before.get(key) != flat_now.get(key):
-            say(
-                f"{key} was {flat_before.get(key)} and is {flat_now.get(key)}: "
-                "the run continues, but not bit for bit as it would have"
-            )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
-    return out
-
-
-def _write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
-    """The files that do not change: recipe last, since its presence says that a run lies here."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        text.tokenizer.save(out / "tokenizer.json")
-        write_json(out / "text.json", {"format": FORMAT, "prepared": str(text.directory.resolve())})
-        write_json(out / "environment.json", environment())
-        temporary = out / ".recipe.yaml.writing"
-        temporary.write_text(dump(recipe), encoding="utf-8")
-        os.replace(temporary, out / "recipe.yaml")
-    except OSError as error:
-        free = shutil.disk_usage(out if out.exists() else out.parent).free if out.parent.exists() else 0
-        raise UserError(
-            f"cannot write the run to {out} ({error.strerror}; {free:,} bytes free): give another out="
-        ) from error
-
-
-def environment() -> dict[str, Any]:
-    """What a run was made with."""
-    packages = ("unmask", "torch", "numpy", "tokenizers", "safetensors", "pydantic", "transformers")
-    return {
-        "format": FORMAT,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "packages": {p: _version(p) for p in packages},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def evaluate(
@@ -377,23 +315,3 @@ def read_held_out_text(out: Path, tokens: int = 64, cache: str | Path | None = N
     """The beginning of the first held-out document of a run, decoded."""
     text = prepared(out, cache)
     return text.tokenizer.decode(np.asarray(text.valid.document(0)[:tokens]))
-
-
-def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], None] = lambda _: None) -> Prepared:
-    """The tokenized text that a run was trained on: where it was kept, or made again from the same corpus."""
-    if not (out / "text.json").exists():
-        raise UserError(f"{out} is no run with a text of its own: give the text to evaluate on")
-    try:
-        place = Path(json.loads((out / "text.json").read_text(encoding="utf-8"))["prepared"])
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{out} does not say what text it was trained on (text.json: {error})") from error
-    if (place / "meta.json").exists():
-        return Prepared.load(place)
-    recipe, tokenizer = stored_recipe(out), Tokenizer.load(out / "tokenizer.json")
-    text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say)
-    if text.directory.name != place.name:
-        raise UserError(
-            f"{title(recipe.corpus)} has changed since {out} was started, or another version of unmask prepared it: "
-            "restore it, or start a new run"
-        )
-    return text

@@ -13,8 +13,9 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 from transformers.models.switch_transformers.modeling_switch_transformers import SwitchTransformersSparseMLP
 
-from unmask.config import ModelConfig
+from unmask.config import ModelConfig, TrainConfig
 from unmask.model.experts import Experts, within_capacity
+from unmask.train.optim import Optimizer, split
 
 D, WIDTH, E = 16, 24, 6
 
@@ -65,7 +66,11 @@ def copied(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
 def test_equals_mixtral(per_token: int) -> None:
     """Their softmax is in fp32 even here, hence 1e-6."""
     config = MixtralConfig(
-        hidden_size=D, intermediate_size=WIDTH, num_local_experts=E, num_experts_per_tok=per_token, num_attention_heads=2
+        hidden_size=D,
+        intermediate_size=WIDTH,
+        num_local_experts=E,
+        num_experts_per_tok=per_token,
+        num_attention_heads=2,
     )
     config._experts_implementation = "eager"
     theirs, ours = drawn(MixtralSparseMoeBlock(config)), experts(5, per_token=per_token)
@@ -310,3 +315,50 @@ def test_only_as_many_products_as_tokens_are_sent() -> None:
     with FlopCounterMode(display=False) as counter:
         m(x)
     assert counter.get_total_flops() == 33 * (2 * E * D + 2 * 2 * 3 * D * WIDTH)
+
+
+# ---------------------------------------------------------------- optimizers
+
+
+def test_muon_moves_each_expert_as_a_matrix_of_its_own() -> None:
+    config = TrainConfig(optimizer="muon", weight_decay=0.1)
+    together = nn.ModuleDict({"layers": experts(shared=1, model={"mlp_bias": True}).float()})
+    apart = nn.ParameterDict()
+    for name in ("up", "down"):
+        for i, matrix in enumerate(getattr(together["layers"], name).detach().unbind()):
+            for j, part in enumerate(matrix.chunk(2) if name == "up" else [matrix]):
+                apart[f"{name}_{i}_{j}"] = nn.Parameter(part.clone())
+    muon, adam = split(together, config)
+    matrices = {"up", "down", "router.weight", "shared.up.weight", "shared.down.weight"}
+    assert set(muon) == {f"layers.{name}" for name in matrices}
+    assert set(adam) == {f"layers.{name}" for name in ("up_bias", "down_bias", "shared.up.bias", "shared.down.bias")}
+    one, two = Optimizer(together, config), Optimizer(nn.ModuleDict({"layers": apart}), config)
+    g = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        for p in together.parameters():
+            p.grad = torch.randn(p.shape, generator=g)
+        for name, p in apart.items():
+            kind, i, j = name.split("_")
+            p.grad = getattr(together["layers"], kind).grad[int(i)].chunk(2 if kind == "up" else 1)[int(j)].clone()
+        one.step(1.0)
+        two.step(1.0)
+    for name, p in apart.items():
+        kind, i, j = name.split("_")
+        ours = getattr(together["layers"], kind)[int(i)].chunk(2 if kind == "up" else 1)[int(j)]
+        torch.testing.assert_close(ours, p, rtol=0, atol=1e-4)  # batched and single products round apart in bf16
+    stored = one.state_tensors()
+    again = Optimizer(together, config)
+    again.load_state_tensors(stored)
+    assert again.state_tensors().keys() == stored.keys()
+    assert stored["layers.up:momentum"].shape == together["layers"].up.shape
+
+
+def test_decay_leaves_the_experts_biases_alone() -> None:
+    m = nn.ModuleDict({"layers": experts(model={"mlp_bias": True})})
+    before = {n: p.detach().clone() for n, p in m.named_parameters()}
+    o = Optimizer(m, TrainConfig(optimizer="adamw", weight_decay=0.1, learning_rate=0.5))
+    for p in m.parameters():
+        p.grad = torch.zeros_like(p)
+    o.step(1.0)
+    for name, p in m.named_parameters():
+        assert torch.equal(p, before[name]) == name.endswith("bias"), name

@@ -25,7 +25,7 @@ from unmask.errors import UserError
 class Beams:
     """How wide is searched, how found texts are compared, and when the search ends.
 
-    count           beams k; 1 = greedy
+    count           beams k
     length_penalty  a text's score is Σ log p / length ** length_penalty: above 0 favours long texts, 0 is the plain
                     sum. The length counts every written token, the one that ended the text included, and no prompt
     early_stopping  when k texts are found. False: stop if the best beam, scored at its present length, is no better

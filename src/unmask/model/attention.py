@@ -59,7 +59,7 @@ def self_view(
     """
     if keys is None and score is None and window is None and stream.isolated and stream.pattern in ("full", "causal"):
         causal = stream.pattern == "causal"
-        if not choose(explicit, dtype, stream.tokens.device, None):
+        if not explicit_kernel(explicit, dtype, stream.tokens.device, None):
             return View(False, causal=causal)
         if not causal:
             return View(True)
@@ -76,7 +76,7 @@ def cross_view(stream: Stream, source: Stream, heads: int, dtype: torch.dtype, e
     return _view(same_block(stream.block, source.block)[:, None], None, heads, dtype, explicit)
 
 
-def choose(explicit: bool | None, dtype: torch.dtype, device: torch.device, bias: Tensor | None) -> bool:
+def explicit_kernel(explicit: bool | None, dtype: torch.dtype, device: torch.device, bias: Tensor | None) -> bool:
     """Whether the explicit kernel runs: as asked, else on CPU in 16 bits or where the score needs a gradient."""
     if explicit is not None:
         return explicit
@@ -85,7 +85,7 @@ def choose(explicit: bool | None, dtype: torch.dtype, device: torch.device, bias
 
 
 def _view(mask: Tensor, bias: Tensor | None, heads: int, dtype: torch.dtype, explicit: bool | None) -> View:
-    if not choose(explicit, dtype, mask.device, bias):
+    if not explicit_kernel(explicit, dtype, mask.device, bias):
         if bias is None:
             return View(False, mask)
         return View(False, bias.to(dtype).masked_fill(~mask, float("-inf")))

@@ -11,7 +11,7 @@ back along its imports, with what nothing reaches left out (`source`). It depend
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -142,6 +142,25 @@ def _classes(model: Transformer) -> dict[str, str]:
     return out
 
 
+def auto_classes(directory: str | Path) -> tuple[str, ...]:
+    """The library's Auto classes that load an export, the one that says most last."""
+    settings = read_json(Path(directory) / "config.json")
+    if settings["model_type"] == MODEL_TYPE:
+        return tuple(name for name in settings["auto_map"] if name != "AutoConfig")
+    from transformers.models.auto import modeling_auto as auto
+
+    stock = settings["architectures"][0]
+    for kind in ("Seq2SeqLM", "CausalLM", "MaskedLM"):
+        names = getattr(auto, f"MODEL_FOR_{_WORDS[kind]}_MAPPING_NAMES").values()
+        if stock in names or (kind == "MaskedLM" and stock.replace("ForPreTraining", "ForMaskedLM") in names):
+            return ("AutoModel", f"AutoModelFor{kind}")
+    return ("AutoModel", "AutoModelForPreTraining") if stock.endswith("ForPreTraining") else ("AutoModel",)
+
+
+_WORDS = {"Seq2SeqLM": "SEQ_TO_SEQ_CAUSAL_LM", "CausalLM": "CAUSAL_LM", "MaskedLM": "MASKED_LM"}
+"""How the library's tables of classes spell them."""
+
+
 def _dump(file: Path, value: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
@@ -174,6 +193,25 @@ def read_own(directory: str | Path) -> Own:
     return Own(config, heads, _complete(path, config, heads, {k.removeprefix("model."): v for k, v in held.items()}))
 
 
+def import_own(
+    directory: str | Path, heads: Iterable[Head] | None = None
+) -> tuple[Own, tuple[str, ...], tuple[str, ...]]:
+    """`read_own` in fp32 and, with `heads`, for these: beside it the names that the files lack, and those left over."""
+    path = Path(directory)
+    own = read_own(path)
+    state = {k: v.float() if v.dtype in (torch.float16, torch.bfloat16) else v for k, v in own.state.items()}
+    declared = own.heads if heads is None else tuple(heads)
+    with torch.device("meta"):
+        blank = Transformer(own.config, declared)
+    wanted = {k: tuple(v.shape) for k, v in blank.state_dict().items()}
+    for name in wanted.keys() & state.keys():
+        if tuple(state[name].shape) != wanted[name]:
+            raise UserError(f"{path}: tensor {name} has shape {tuple(state[name].shape)}, not {wanted[name]} as asked")
+    found = {k: v for k, v in state.items() if k in wanted}
+    new, unused = (tuple(k for k in a if k not in b) for a, b in ((wanted, state), (state, wanted)))
+    return Own(own.config, declared, found), new, unused
+
+
 def _complete(path: Path, config: ModelConfig, heads: tuple[Head, ...], held: dict[str, Tensor]) -> dict[str, Tensor]:
     """Every tensor under every name; files that do not fit their settings are refused."""
     with torch.device("meta"):
@@ -192,7 +230,9 @@ def _complete(path: Path, config: ModelConfig, heads: tuple[Head, ...], held: di
     return state
 
 
-_HEADER = '''"""A language model of unmask {version}, as one file for the `transformers` library (torch >= 2.11, transformers >= 5).
+_HEADER = '''"""A language model of unmask {version}, as one file for the `transformers` library.
+
+It needs torch >= 2.11 and transformers >= 5, and nothing else.
 
 Generated: the source text of unmask's own modules, laid end to end, with what this file does not need left out; their
 names head each part below. Licence of this code: Apache-2.0 (the weights' is in README.md). The settings are those in

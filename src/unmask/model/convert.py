@@ -127,9 +127,7 @@ def to_visibility(weights: Weights, visibility: Visibility) -> Weights:
     if config.positions != "t5" or "causal" not in (config.visibility, visibility):
         return weights.changed(note + "every tensor as it was", visibility=visibility)
     state = dict(weights.state)
-    tables = [n for n, t in state.items() if tuple(t.shape) == (config.relative_buckets, config.num_heads)]
-    for name in (n for n in tables if n.startswith("stack.") and ".layers." not in n):
-        state[name] = _rebucketed(state[name], config, visibility != "causal")
+    state["stack.score.weight"] = _rebucketed(state["stack.score.weight"], config, visibility != "causal")
     return weights.changed(
         note + "the relative buckets recomputed for it, the rest as it was", state, visibility=visibility
     )
@@ -152,22 +150,18 @@ _OWN = {
     *("family", "visibility", "num_layers", "num_source_layers", "max_position", "query_vector", "pooler"),
     *("tied_head", "head_bias", "head_transform", "head_transform_bias", "head_activation", "head_scale"),
     *("logit_softcap", "detector_transform", "dropout", "attention_dropout", "init_std", "embedding_std", "head_std"),
-    *("zero_init_projections", "relative_start", "share_stacks"),
+    *("zero_init_projections", "relative_start", "share_stacks", "source_table", "source_window"),
 }
 """Settings in which two stacks may differ; the result has the decoder's."""
 
 
 def pair(
-    encoder: Weights,
-    decoder: Weights | None = None,
-    cross: Literal["new", "self"] = "new",
-    table: Literal["encoder", "decoder"] | None = None,
-    seed: int = 0,
+    encoder: Weights, decoder: Weights | None = None, cross: Literal["new", "self"] = "new", seed: int = 0
 ) -> Weights:
     """An encoder–decoder from two single stacks, or from one that serves as both (Rothe et al. 2020).
 
-    The encoder becomes bidirectional, the decoder causal; the vocabulary head is the decoder's. Both read one token
-    table here, so the two must hold the same one, unless `table` says whose is kept.
+    The encoder becomes bidirectional, the decoder causal; the vocabulary head is the decoder's. Where the two hold
+    different token tables, both are kept. Depths may differ, all other sizes must be equal.
 
     cross  new: cross-attention starts from `seed`. self: from the decoder's self-attention (T5Gemma, Zhang et al. 2025)
 
@@ -182,27 +176,29 @@ def pair(
     decoder = encoder if decoder is None else decoder
     _agree(encoder.config, decoder.config)
     encoder, decoder = to_visibility(encoder, "bidirectional"), to_visibility(decoder, "causal")
-    if table == "encoder":
-        decoder = replace(decoder, state={**decoder.state, "embedding.weight": encoder.state["embedding.weight"]})
     heads = tuple(h for h in decoder.heads if h.over == "vocabulary" and h.arity == 1)
     if not heads:
         raise UserError("the decoder has no vocabulary head, so it can say nothing: take a language model")
-    shared = {"max_position": max(encoder.config.max_position, decoder.config.max_position)}
     made = replace(decoder, heads=heads).changed(
-        "", num_source_layers=encoder.config.num_layers, visibility="causal", pooler=False, **shared
+        "",
+        num_source_layers=encoder.config.num_layers,
+        source_table=not torch.equal(encoder.state["embedding.weight"], decoder.state["embedding.weight"]),
+        max_position=max(encoder.config.max_position, decoder.config.max_position),
+        pooler=False,
     )
     fresh = named_once(Transformer(made.config, heads, seed))
     state: dict[str, Tensor] = {}
     new: list[str] = []
     for name, start in fresh.items():
-        found = _of_stack(name, encoder, decoder, cross, table is None)
+        found = _of_stack(name, encoder, decoder, cross)
         if found is None and ".cross" not in name:
             raise UserError(f"these two cannot be paired: neither holds {name}")
         if found is not None and found.shape != start.shape:
             raise UserError(f"these two cannot be paired: {name} is {_shape(found)}, but {_shape(start)} is needed")
         new += [name] if found is None else []
         state[name] = start.to(decoder.state["embedding.weight"].dtype) if found is None else found
-    return replace(made, state=state, notes=(*decoder.notes, *_pair_notes(state, new)))
+    before = dict.fromkeys((*encoder.notes, *decoder.notes))  # said once of one that serves as both
+    return replace(made, state=state, notes=(*before, *_pair_notes(state, new)))
 
 
 def _agree(encoder: ModelConfig, decoder: ModelConfig) -> None:
@@ -233,22 +229,15 @@ def _resolved(config: ModelConfig) -> dict[str, Any]:
     return out
 
 
-def _of_stack(name: str, encoder: Weights, decoder: Weights, cross: str, same: bool) -> Tensor | None:
-    """Where a tensor of the pair comes from; None = it starts anew. `same`: shared ones must be equal."""
+def _of_stack(name: str, encoder: Weights, decoder: Weights, cross: str) -> Tensor | None:
+    """Where a tensor of the pair comes from; None = it starts anew."""
     if name.startswith("source."):
         return encoder.state.get("stack." + name.removeprefix("source."))
+    if name.startswith("source_"):
+        return encoder.state.get(name.removeprefix("source_"))
     if ".cross" in name:
         return _from_self_attention(name, decoder) if cross == "self" else None
-    found = decoder.state.get(name)
-    if found is None or not same or name.startswith(("stack.", "heads.")) or name not in encoder.state:
-        return found
-    theirs = encoder.state[name]
-    if theirs.shape != found.shape or not torch.equal(theirs, found):
-        raise UserError(
-            f"{name} of the encoder ({_shape(theirs)}) is another than the decoder's ({_shape(found)}), and both "
-            "stacks read one: say whose is kept (table=encoder or decoder)"
-        )
-    return found
+    return decoder.state.get(name)
 
 
 def _from_self_attention(name: str, decoder: Weights) -> Tensor | None:
@@ -269,7 +258,7 @@ def _pair_notes(state: Mapping[str, Tensor], new: Sequence[str]) -> list[str]:
     def counted(names: list[str]) -> str:
         return f"{len(names)} tensors ({sum(state[n].numel() for n in names):,} numbers)"
 
-    source = [n for n in state if n.startswith("source.")]
+    source = [n for n in state if n.startswith("source")]
     cross = [n for n in state if ".cross" in n and n not in new]
     rest = [n for n in state if n not in source and n not in cross and n not in new]
     notes = [f"source stack: {counted(source)} of the encoder", f"stream: {counted(rest)} of the decoder"]
@@ -349,7 +338,9 @@ def longer_positions(
     if rotary_base is not None and config.positions != "rotary":
         raise UserError(f"rotary_base is for rotary positions, and this model's are {config.positions}: leave it out")
     if rotary_base is not None:
-        weights = weights.changed(f"rotary_base: {config.rotary_base:g} becomes {rotary_base:g}", rotary_base=rotary_base)
+        weights = weights.changed(
+            f"rotary_base: {config.rotary_base:g} becomes {rotary_base:g}", rotary_base=rotary_base
+        )
     if max_position is None:
         return weights
     if max_position <= config.max_position:

@@ -83,6 +83,7 @@ def gathered(start: str, header: str) -> str:
     outside: dict[str, str] = {}
     for part in modules[start].parts:
         _keep(part, modules[start], modules, outside)
+    modules[start] = modules.pop(start)  # last, also behind modules that are imported inside functions
     owner: dict[str, str] = dict.fromkeys(outside, "an import")
     out = []
     for module in modules.values():
@@ -92,7 +93,7 @@ def gathered(start: str, header: str) -> str:
                 raise ValueError(f"{name} is defined by {owner[name]} and by {module.name}: rename one")
         if kept:
             out.append(_section(module, kept))
-    return "\n\n".join([header + _imports(outside), *out]) + "\n"
+    return "\n\n\n".join([header + _imports(outside), *out]) + "\n"
 
 
 def _visit(name: str, modules: dict[str, _Module]) -> None:
@@ -231,7 +232,7 @@ def _imports(outside: dict[str, str]) -> str:
     lines.sort(key=lambda line: (line.startswith("from "), line))
     heavy = [line for line in lines if line.split()[1].split(".")[0] in ("numpy", "torch", "transformers")]
     light = [line for line in lines if line not in heavy]
-    return "\nfrom __future__ import annotations\n\n" + "\n".join(light) + "\n\n" + "\n".join(heavy) + "\n"
+    return "\nfrom __future__ import annotations\n\n" + "\n".join(light) + "\n\n" + "\n".join(heavy)
 
 
 def _section(module: _Module, kept: list[_Part]) -> str:

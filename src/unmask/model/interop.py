@@ -23,6 +23,7 @@ from torch import Tensor
 from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError
+from unmask.model.bundle import import_own, is_own
 from unmask.model.families import FAMILIES, Family, Row
 from unmask.model.families.base import SAME
 from unmask.model.transformer import Transformer
@@ -59,6 +60,10 @@ def import_hf(
     that lacks a tensor is refused, and so is a recognised head; what the files lack of given `heads` is `new`.
     """
     path = Path(directory)
+    if is_own(path):
+        own, new, left = import_own(path, heads)
+        numbers = sum(t.numel() for t in {t.data_ptr(): t for t in own.state.values()}.values())
+        return own.config, own.state, Report(tuple(own.state), new, left, (), own.heads, numbers)
     config = read_hf_config(path)
     family = FAMILIES[config.family]
     theirs = _Files(path, family)
@@ -263,15 +268,18 @@ def export_hf(
     config, path = model.config, Path(directory)
     family = family_of(config)
     heads = known_heads(model.declared, family)
-    if "pair" in heads and not config.pooler:
-        heads.pop("pair")
+    if not config.pooler:
+        heads.pop("pair", None)
+    if not config.detector_transform:
+        heads.pop("detect", None)
     roles = [role for role in family.heads if role in heads]
     while (there := "+".join(roles)) not in family.classes:
         heads.pop(roles.pop())  # no stock class has these heads at once: the first ones are written
     tensors, written = _theirs(model, family, heads)
     stock = family.classes[there]
+    settings = family.write(config)
+    settings = {**settings, **_ids(family, settings, ids or {}), "model_type": family.name}
     path.mkdir(parents=True, exist_ok=True)
-    settings = {**family.write(config), **_ids(family, ids or {}), "model_type": family.name}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     _dump(path / "config.json", {"architectures": [stock], **settings, "dtype": dtype})
     tokens = {k: v for k, v in settings.items() if k.endswith("_token_id") and v is not None}
@@ -305,9 +313,16 @@ def _theirs(model: Transformer, family: Family, heads: Mapping[str, str]) -> tup
     return out, written
 
 
-def _ids(family: Family, ids: Mapping[str, int | None]) -> dict[str, int | None]:
+def _ids(family: Family, settings: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, int | None]:
     """Token ids of config.json; absent ones are null, so that no default of the class slips in."""
     out = {f"{role}_token_id": ids.get(role) for role in ("pad", "bos", "eos")}
+    if family.offset_from_pad:
+        out["pad_token_id"] = pad = settings["pad_token_id"]
+        if ids and ids.get("pad") != pad:
+            raise UserError(
+                f"{family.name} counts positions from the pad id: model.position_offset={pad + 1} belongs to pad id "
+                f"{pad}, but the tokenizer's is {ids.get('pad')}: use a tokenizer whose pad id is {pad}"
+            )
     if family.two_stacks:
         out["decoder_start_token_id"] = ids.get("decoder_start", ids.get("pad"))
     return out

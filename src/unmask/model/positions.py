@@ -105,9 +105,10 @@ def neighbours(weight: Tensor, bidirectional: bool, max_distance: int, generator
     N(0, 2), and 4 more (nats, where queries and keys are not scaled) at one offset of a head, key position - query
     position: -1, 1, -2, 2 in turn, or -1, -2 in a stack that sees no later key.
 
-    >>> weight = torch.empty(8, 5)
+    >>> weight = torch.empty(8, 4)
     >>> neighbours(weight, True, 20, torch.Generator().manual_seed(0))
-    >>> weight.argmax(0).tolist()  # 0 is no offset, 1 and 2 lie before, 5 and 6 after
+    >>> weight.argmax(0).tolist()  # buckets 1 and 2 hold -1 and -2, buckets 5 and 6 hold 1 and 2
+    [1, 5, 2, 6]
     """
     weight.normal_(0.0, 2.0, generator=generator)
     offsets = torch.tensor([-1, 1, -2, 2] if bidirectional else [-1, -2], device=weight.device)

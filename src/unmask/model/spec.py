@@ -94,8 +94,6 @@ def _held(config: ModelConfig, source: bool) -> Iterator[Piece]:
     depth = config.num_source_layers if source else config.num_layers
     for layer in range(config.distinct_layers or depth):
         yield from layer_pieces(config, layer, cross)
-    if config.residual_scalars:
-        yield Piece("residual scalars", 0, 2 * depth)
 
 
 # ---------------------------------------------------------------- around the layers
@@ -104,7 +102,7 @@ def _held(config: ModelConfig, source: bool) -> Iterator[Piece]:
 def stack_pieces(config: ModelConfig, source: bool) -> Iterator[Piece]:
     """What stands around the layers of one stack."""
     e, d = config.table_size, config.hidden_size
-    if config.positions == "learned":
+    if config.positions == "learned" or (config.mask_decoder and not source):
         yield Piece("positions", 0, (config.max_position + config.position_offset) * e)
     yield Piece("positions", 0, config.positions2 * e)
     yield Piece("token types", 0, config.token_types * e)
@@ -120,6 +118,8 @@ def stack_pieces(config: ModelConfig, source: bool) -> Iterator[Piece]:
     if config.convolution:
         yield Piece("convolution", d * d * config.convolution, d)
         yield Piece("norms", 0, _norm(config, d))
+    if config.residual_scalars:
+        yield Piece("residual scalars", 0, 2 * (config.num_source_layers if source else config.num_layers))
     if config.final_norm and config.norm_position != "post":
         yield Piece("norms", 0, _norm(config, d))
 
@@ -195,8 +195,8 @@ def _relative(config: ModelConfig) -> Iterator[Piece]:
     """What a layer's own terms of relative position hold."""
     d, query, key = config.hidden_size, *_widths(config)
     if config.positions == "deberta":
-        shared = config.relative_shared  # then the table is multiplied with matrices that are counted already
-        yield Piece("relative positions", d * (query + key), query + key, copies=1 - shared, used=1, reader="table")
+        own = not config.relative_shared  # else the table is multiplied with matrices that are counted already
+        yield Piece("relative positions", d * (query + key), query + key, copies=own, used=own, reader="table")
     if config.positions == "xlnet":
         yield Piece("relative positions", d * query, 5 * query, reader="constant")
 
@@ -243,7 +243,7 @@ def head_pieces(config: ModelConfig, head: Head, part: str) -> Iterator[Piece]:
         yield Piece(part, d * d, d, reader="target")
     if head.over == "vocabulary":
         rows = head.size or config.vocab_size
-        yield Piece(part, rows * width, copies=0 if config.tied_head else 1, reader="target")
+        yield Piece(part, rows * width, copies=not config.tied_head, used=not config.tied_head, reader="target")
         yield Piece(part, 0, rows * config.head_bias)
     else:
         rows = head.size if head.over == "classes" else 1

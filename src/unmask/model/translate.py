@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError, nearest
-from unmask.model.families import FAMILIES, Family, Row, Settings
+from unmask.model.families import ALIASES, FAMILIES, Family, Row, Settings
+from unmask.model.families.base import ACTIVATIONS, GATES
 
 NOTES = "unmask.json"
 """The file in which our exports say what config.json cannot: the mask, the objective, the trained context."""
@@ -59,12 +60,21 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_config(settings: Settings) -> ModelConfig:
     """The ModelConfig of a config.json."""
-    kind = settings.get("model_type", "")
+    kind = settings.get("model_type") or ("bert" if _first_bert(settings) else "")
+    kind = ALIASES.get(kind, kind)
+    if kind == "unmask":  # an export with code of its own (`bundle`)
+        return ModelConfig.model_validate(settings.get("unmask", {}).get("model"))
     if kind not in FAMILIES:
         raise UserError(
             f"config.json: model_type '{kind}' is not one of {', '.join(FAMILIES)}{nearest(str(kind), FAMILIES)}"
         )
     return ModelConfig(family=kind, **FAMILIES[kind].read(settings))
+
+
+def _first_bert(settings: Settings) -> bool:
+    """Whether settings without a model_type are those of the first BERT files (also SpanBERT's and UniLM's)."""
+    stock = settings.get("architectures") or ["Bert"]
+    return "type_vocab_size" in settings and "embedding_size" not in settings and str(stock[0]).startswith("Bert")
 
 
 def family_of(config: ModelConfig) -> Family:
@@ -73,35 +83,40 @@ def family_of(config: ModelConfig) -> Family:
     A named family must fit; family=unmask takes the first that does.
     """
     if config.family in FAMILIES:
-        if fault := _misfit(FAMILIES[config.family], config):
-            raise UserError(f"{config.family} cannot hold this model: {fault}")
+        if faults := misfits(FAMILIES[config.family], config):
+            raise UserError(f"{config.family} cannot hold this model: {faults[0]}")
         return FAMILIES[config.family]
-    faults = []
+    nearest_fit: tuple[int, str] | None = None
     for family in FAMILIES.values():
-        fault = _misfit(family, config)
-        if not fault:
+        faults = misfits(family, config)
+        if not faults:
             return family
-        faults.append(f"{family.name}: {fault}")
-    raise UserError("no family of the common library holds this model (" + "; ".join(faults) + ")")
+        if nearest_fit is None or len(faults) < nearest_fit[0]:
+            nearest_fit = len(faults), f"{family.name} comes nearest: {', '.join(faults[:3])}"
+    assert nearest_fit is not None
+    raise UserError(f"no family of the common library holds this model ({nearest_fit[1]})")
 
 
-def _misfit(family: Family, config: ModelConfig) -> str:
-    """The first setting that a round trip through the family's config.json would change, or ""."""
+def misfits(family: Family, config: ModelConfig) -> list[str]:
+    """The settings that a round trip through the family's config.json would change; none: it holds this model."""
+    out = []
     if config.visibility != family.visibility:
-        return f"visibility={config.visibility} (it is {family.visibility})"
+        out.append(f"visibility={config.visibility} (it is {family.visibility})")
     if (config.num_source_layers > 0) != family.two_stacks:
-        return f"num_source_layers={config.num_source_layers}"
+        out.append(f"num_source_layers={config.num_source_layers}")
     try:
         back = ModelConfig(family=family.name, **family.read(family.write(config)))
     except (UserError, KeyError):  # only activations are looked up
-        return f"activation={config.activation}"
+        return [*out, f"activation={config.activation}"]
     except ValidationError as error:
-        return first_fault(error)
+        return [*out, first_fault(error)]
     ours, theirs = _meaning(config), _meaning(back)
     for name, value in ours.items():
-        if theirs[name] != value and name not in family.told:
-            return f"{name}={value} (it is {theirs[name]} there)"
-    return ""
+        if name not in family.told and name not in theirs:
+            out.append(f"{name}={value} (which has no place there)")
+        elif name not in family.told and theirs[name] != value:
+            out.append(f"{name}={value} (it is {theirs[name]} there)")
+    return out
 
 
 _FREE = {
@@ -126,7 +141,8 @@ def _meaning(config: ModelConfig) -> dict[str, Any]:
     out["token_types"] = max(config.token_types, 1) if config.norm_position == "post" else config.token_types
     out["source_window"] = (config.source_window or config.window) if config.num_source_layers else 0
     out["rotary_local_base"] = config.rotary_local_base or config.rotary_base
-    out["head_activation"] = config.head_activation or config.activation
+    head = config.head_activation or config.activation
+    out["head_activation"] = ACTIVATIONS.get(head) or GATES[head]
     if config.experts is not None:
         out["experts"]["intermediate_size"] = config.expert_size
         out["experts"]["pattern"] = "".join("E" if config.sparse(i) else "D" for i in range(depth))

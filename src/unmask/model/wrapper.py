@@ -1,6 +1,8 @@
 """A model as the `transformers` library wants it: the last part of every generated `modeling_unmask.py`.
 
-`unmask.model.bundle` copies this text; nothing here is imported by unmask itself. Legend: B rows, T tokens, V vocabulary.
+It is only copied (`unmask.model.gather`), never imported by unmask itself.
+
+Legend: B rows, T tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ def stream_of(
         token_type=token_type,
         positions2=positions2,
         pattern="full" if order == "bidirectional" else order,
+        contiguous=positions is None,
     )
 
 
@@ -268,7 +271,7 @@ class UnmaskForSeq2SeqLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignor
     """Logits (B, T, V) at every position of `decoder_input_ids` (B, T), which predicts its next token.
 
     `labels` (B, T) stand at the positions that must say them; the decoder then reads them shifted by one, after
-    config.decoder_start_token_id. `generate` keeps no cache of keys.
+    generation_config.decoder_start_token_id. `generate` keeps no cache of keys.
     """
 
     def forward(
@@ -293,7 +296,7 @@ class UnmaskForSeq2SeqLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignor
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("give decoder_input_ids, or labels")
-            start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+            start = labels.new_full((len(labels), 1), self.generation_config.decoder_start_token_id)
             decoder_input_ids = torch.cat([start, labels[:, :-1].clamp(min=0)], 1)
         stream = stream_of(decoder_input_ids, decoder_attention_mask, "causal")
         logits = self.answers(self.states(stream, source, memory), self.vocabulary_head())

@@ -6,11 +6,9 @@ import json
 from collections.abc import Sequence
 
 from unmask.errors import UserError
-from unmask.tokens.special import ROLES, SPELLINGS, roles_of, sentinel
+from unmask.tokens.special import ROLES, SPELLINGS, roles_of
 from unmask.tokens.structure import tokens_of, unknown_of
 from unmask.tokens.tokenizer import Tokenizer
-
-_CONTROL = ("[", "<")
 
 
 def with_tokens(tokenizer: Tokenizer, added: Sequence[str]) -> Tokenizer:
@@ -41,8 +39,8 @@ def with_tokens(tokenizer: Tokenizer, added: Sequence[str]) -> Tokenizer:
 
 def missing(tokenizer: Tokenizer, role: str) -> str:
     """How a role (mask, eos, …) would be spelt in this tokenizer: as <mask> where its control tokens are in <...>."""
-    controls = [t for t in roles_of(tokens_of(tokenizer.spec), unknown_of(tokenizer.spec))]
-    angular = [SPELLINGS[r][1] for r in controls if SPELLINGS[r][1] in tokens_of(tokenizer.spec)]
+    tokens = tokens_of(tokenizer.spec)
+    angular = any(spellings[1] in tokens for spellings in SPELLINGS.values())
     return SPELLINGS[role][1] if angular else ROLES[role]
 
 

@@ -217,3 +217,15 @@ def rope(settings: Settings, family: str) -> dict[str, Any]:
     if kind != "default":
         raise UserError(f"config.json: rope type '{kind}' is not supported for {family}, only 'default'")
     return rope
+
+
+def pattern_of(layers: Sequence[str], letters: Mapping[str, str]) -> str:
+    """The shortest attention_pattern of a list of layers' kinds; `letters`: kind → G or L.
+
+    >>> pattern_of(["global", "local", "global", "local", "global"], {"global": "G", "local": "L"})
+    'GL'
+    """
+    if unknown := [kind for kind in layers if kind not in letters]:
+        raise UserError(f"config.json: a layer's attention '{unknown[0]}' is not one of {', '.join(letters)}")
+    whole = "".join(letters[kind] for kind in layers)
+    return next(whole[:n] for n in range(1, len(whole) + 1) if (whole[:n] * len(whole))[: len(whole)] == whole)

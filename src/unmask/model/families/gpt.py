@@ -21,7 +21,6 @@ from unmask.model.families.base import (
     several,
 )
 
-
 # ---------------------------------------------------------------- GPT-1
 
 _AFN = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
@@ -225,9 +224,7 @@ GPT_NEO = Family(
         *pair("embedding", "transformer.wte", bias=False),
         *pair("stack.positions", "transformer.wpe", bias=False),
         *pair("stack.layers.{i}.attention_norm", _NEO_LAYER + "ln_1"),
-        *pair(
-            "stack.layers.{i}.attention.qkv", several(_NEO_ATTENTION, "q_proj k_proj v_proj"), bias=False, form=QKV
-        ),
+        *pair("stack.layers.{i}.attention.qkv", several(_NEO_ATTENTION, "q_proj k_proj v_proj"), bias=False, form=QKV),
         *pair("stack.layers.{i}.attention.out", _NEO_ATTENTION + "out_proj"),
         *pair("stack.layers.{i}.mlp_norm", _NEO_LAYER + "ln_2"),
         *pair("stack.layers.{i}.mlp.up", _NEO_LAYER + "mlp.c_fc"),

@@ -69,8 +69,8 @@ def _pattern(c: Settings, depth: int) -> str:
 
 
 def _write_modernbert(m: ModelConfig) -> dict[str, Any]:
-    local = m.rotary_local_base or m.rotary_base
-    bases = {"full_attention": m.rotary_base, "sliding_attention": local}
+    bases = {"full_attention": m.rotary_base, "sliding_attention": m.rotary_local_base or m.rotary_base}
+    head = m.head_activation or m.activation
     return {
         "vocab_size": m.vocab_size,
         "hidden_size": m.hidden_size,
@@ -88,7 +88,7 @@ def _write_modernbert(m: ModelConfig) -> dict[str, Any]:
         "mlp_bias": m.mlp_bias,
         "tie_word_embeddings": m.tied_head,
         "classifier_bias": m.head_transform_bias,
-        "classifier_activation": ACTIVATIONS.get(m.head_activation or m.activation, "gelu"),
+        "classifier_activation": ACTIVATIONS.get(head) or GATES[head],
         "decoder_bias": m.head_bias,
         "embedding_dropout": m.dropout,
         "mlp_dropout": m.dropout,

@@ -1,0 +1,162 @@
+"""A run's directory: what is written there once, read again, and compared when the run is continued.
+
+recipe.yaml         everything the run is made from, resolved
+tokenizer.json      its tokenizer
+text.json           where its tokenized text was kept
+environment.json    what it was made with
+init/, init.json    with `init`: the weights it started from, and what of them was used
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from unmask.data.cache import cache_folder
+from unmask.data.prepare import prepare
+from unmask.data.shards import Prepared
+from unmask.data.text import absolute, title
+from unmask.errors import UserError
+from unmask.model.families import FAMILIES
+from unmask.recipe import Recipe, dump, validate
+from unmask.tokens.tokenizer import Tokenizer
+from unmask.train.checkpoint import write_json
+
+FORMAT = 1
+"""Version of the run directory's layout."""
+
+
+def stored_recipe(out: Path) -> Recipe:
+    """The resolved recipe of a run directory."""
+    path = out / "recipe.yaml"
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{out} is no run: it has no readable recipe.yaml ({error})") from error
+    return validate(values, str(path))
+
+
+def stored(out: Path, resume: str) -> Recipe | None:
+    """The recipe of the run in `out` that is to be continued, or None to start one."""
+    if resume not in ("never", "auto", "must"):
+        raise UserError(f"resume={resume} is none of never, auto, must")
+    exists = (out / "recipe.yaml").exists()
+    if resume == "never" and exists:
+        raise UserError(f"{out} already holds a run: give another out=, or resume=auto to continue it")
+    if resume == "must" and not exists:
+        raise UserError(f"{out} holds no run to resume: check the path, or use resume=auto to start one")
+    if not exists and out.exists() and not out.is_dir():
+        raise UserError(f"out={out} is a file: give a directory")
+    return stored_recipe(out) if exists else None
+
+
+def same(asked: Recipe, stored: Recipe, out: Path) -> None:
+    """A run is continued with its own recipe: name the first setting that differs."""
+    paths: dict[str, Any] = {k: absolute(c) for k in ("corpus", "valid") if (c := getattr(asked, k)) is not None}
+    if asked.init is not None:
+        paths["init"] = str(Path(asked.init).absolute())
+    if asked.init is not None and stored.init is not None:  # what is not given came from there
+        explicit = {k: getattr(asked.model, k) for k in asked.model.model_fields_set}
+        paths["model"] = stored.model.model_copy(update=explicit)
+        paths |= {k: getattr(stored, k) for k in ("tokenizer", "start", "end") if k not in asked.model_fields_set}
+    a, b = (_flat(r.model_dump(mode="json")) for r in (asked.model_copy(update=paths), stored))
+    decided = {"model.vocab_size": 0, "model.visibility": "causal"}  # filled in by `resolve` where left out
+    family = FAMILIES.get(stored.model.family)
+    if family is not None and family.offset_from_pad:  # then it is the tokenizer's, whatever the recipe says
+        decided["model.position_offset"] = asked.model.position_offset
+    for key in sorted(a.keys() | b.keys()):
+        if a.get(key) != b.get(key) and a.get(key) != decided.get(key, a):
+            raise UserError(
+                f"{out} was started with {key}={b.get(key)}, not {a.get(key)}: "
+                "resume it with its own settings (unmask resume), or give another out="
+            )
+
+
+def same_machine(out: Path, say: Callable[[str], None]) -> None:
+    """Say aloud what makes a resumed run differ in its last bits: another torch, processor or thread count."""
+    try:
+        before = json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    now = environment()
+    flat_before, flat_now = _flat(before), _flat(now)
+    for key in ("packages.torch", "cpu_capability", "threads"):
+        if flat_before.get(key) != flat_now.get(key):
+            say(
+                f"{key} was {flat_before.get(key)} and is {flat_now.get(key)}: "
+                "the run continues, but not bit for bit as it would have"
+            )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
+    return out
+
+
+def write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
+    """The files that do not change: recipe last, since its presence says that a run lies here."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        text.tokenizer.save(out / "tokenizer.json")
+        write_json(out / "text.json", {"format": FORMAT, "prepared": str(text.directory.resolve())})
+        write_json(out / "environment.json", environment())
+        temporary = out / ".recipe.yaml.writing"
+        temporary.write_text(dump(recipe), encoding="utf-8")
+        os.replace(temporary, out / "recipe.yaml")
+    except OSError as error:
+        free = shutil.disk_usage(out if out.exists() else out.parent).free if out.parent.exists() else 0
+        raise UserError(
+            f"cannot write the run to {out} ({error.strerror}; {free:,} bytes free): give another out="
+        ) from error
+
+
+def environment() -> dict[str, Any]:
+    """What a run was made with."""
+    packages = ("unmask", "torch", "numpy", "tokenizers", "safetensors", "pydantic", "transformers")
+    return {
+        "format": FORMAT,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "packages": {p: _version(p) for p in packages},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], None] = lambda _: None) -> Prepared:
+    """The tokenized text that a run was trained on: where it was kept, or made again from the same corpus."""
+    if not (out / "text.json").exists():
+        raise UserError(f"{out} is no run with a text of its own: give the text to evaluate on")
+    try:
+        place = Path(json.loads((out / "text.json").read_text(encoding="utf-8"))["prepared"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{out} does not say what text it was trained on (text.json: {error})") from error
+    if (place / "meta.json").exists():
+        return Prepared.load(place)
+    recipe, tokenizer = stored_recipe(out), Tokenizer.load(out / "tokenizer.json")
+    text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say)
+    if text.directory.name != place.name:
+        raise UserError(
+            f"{title(recipe.corpus)} has changed since {out} was started, or another version of unmask prepared it: "
+            "restore it, or start a new run"
+        )
+    return text

@@ -1,0 +1,341 @@
+"""The model card (README.md) of an export: what the run's files say, and nothing else.
+
+What is not known is left out; a licence, a language and data that nobody stated are said to be unstated. Paths of the
+machine that trained the model are shortened to their last part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+import yaml
+
+from unmask import __version__
+from unmask.config import ModelConfig
+from unmask.errors import UserError
+
+FILE = "README.md"
+
+RESULTS = {
+    "held_out_loss": "held-out loss, nats per content target",
+    "held_out_interval": "its 95 % interval",
+    "held_out_unigram_floor": "unigram floor: the same targets by word frequencies alone",
+    "held_out_accuracy": "share of content targets whose token is the likeliest",
+    "held_out_content_targets": "content targets",
+    "held_out_structural_loss": "loss of other targets (ends, sentinels)",
+    "held_out_bits_per_byte": "bits per byte",
+    "bits_per_byte": "bits per byte",
+}
+"""Keys of result.json that the card shows, in this order."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What only the exporting process knows; everything else is read from the run's directory.
+
+    classes     the library's Auto classes that load it, the fullest last
+    difference  the largest logit difference of the check
+    own_code    the weights come with modeling_unmask.py
+    tokenizer   whether one is there, and how it spells [MASK]
+    data        side (train, valid) → source → documents, tokens, bytes
+    """
+
+    config: ModelConfig
+    parameters: int
+    difference: float
+    classes: tuple[str, ...]
+    own_code: bool = False
+    objective: Mapping[str, Any] | None = None
+    context: int | None = None
+    target_context: int | None = None
+    tokenizer: bool = False
+    mask: str | None = None
+    data: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None
+    left_out: tuple[str, ...] = ()
+    license: str | None = None
+    language: str | Sequence[str] | None = None
+    datasets: Sequence[str] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The files of a run's directory; each is empty where it is absent."""
+
+    recipe: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)  # the last line of metrics.jsonl
+    environment: dict[str, Any] = field(default_factory=dict)
+    imported: str | None = None
+
+
+def write_card(directory: str | Path, facts: Facts, source: str | Path | None = None) -> None:
+    """Write README.md; `source` is the run, or the Hugging Face directory, that the model came from."""
+    (Path(directory) / FILE).write_text(card(facts, source), encoding="utf-8")
+
+
+def card(facts: Facts, source: str | Path | None = None) -> str:
+    """The text of a model card."""
+    run = _read(None if source is None else Path(source))
+    datasets = tuple(facts.datasets) or _datasets(run)
+    parts = [
+        _front(facts, datasets),
+        _what(facts, run),
+        _licence(facts, datasets),
+        _use(facts),
+        _training(facts, run),
+        _results(run),
+        _checked(facts),
+        _limits(facts, run),
+        _recipe(run),
+    ]
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _read(place: Path | None) -> _Run:
+    if place is None:
+        return _Run()
+    if not (place / "recipe.yaml").is_file():
+        return _Run(imported=place.name if (place / "config.json").is_file() else None)
+    try:
+        recipe = yaml.safe_load((place / "recipe.yaml").read_text(encoding="utf-8")) or {}
+        lines = _text(place / "metrics.jsonl").splitlines()
+        last = json.loads(lines[-1]) if lines else {}
+        result = json.loads(_text(place / "result.json") or "{}")
+        environment = json.loads(_text(place / "environment.json") or "{}")
+    except (OSError, ValueError, yaml.YAMLError) as fault:
+        raise UserError(
+            f"{place} holds a file that cannot be read, so no model card can be written: {' '.join(str(fault).split())}"
+        ) from fault
+    imported = recipe.get("imported")
+    return _Run(recipe, result, last, environment, PurePath(str(imported)).name if imported else None)
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def _datasets(run: _Run) -> tuple[str, ...]:
+    """Names on the hub that the recipe reads."""
+    names = [str(p).removeprefix("hf:").split(":")[0] for p in _paths(run.recipe.get("corpus"))]
+    found = [name for name, p in zip(names, _paths(run.recipe.get("corpus")), strict=True) if str(p).startswith("hf:")]
+    return tuple(dict.fromkeys(n for n in found if not n.startswith((".", "/", "~"))))
+
+
+def _paths(corpus: Any) -> list[str]:
+    if not isinstance(corpus, Mapping):
+        return []
+    sources = corpus.get("sources") or {}
+    return [corpus["path"]] if corpus.get("path") else [s["path"] for s in sources.values() if s.get("path")]
+
+
+def _short(value: Any, key: str = "") -> Any:
+    """Settings with local paths cut to their last part: where a file lay is nobody's business."""
+    if isinstance(value, Mapping):
+        return {k: _short(v, str(k)) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_short(v, key) for v in value]
+    local = isinstance(value, str) and key in ("path", "lexicon", "file", "imported", "init")
+    if not local:
+        return value
+    head = "hf:" if value.startswith("hf:") else ""
+    inner = value.removeprefix("hf:")
+    return head + (PurePath(inner).name if PurePath(inner).is_absolute() else inner)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _front(facts: Facts, datasets: Iterable[str]) -> str:
+    """The YAML between ---, which hubs read; fields that nobody stated are absent."""
+    objective = (facts.objective or {}).get("type")
+    tags = ["unmask", *([objective] if objective else []), *([] if facts.own_code else [facts.config.family])]
+    front: dict[str, Any] = {"library_name": "transformers", "tags": list(dict.fromkeys(tags))}
+    task = {"AutoModelForMaskedLM": "fill-mask", "AutoModelForCausalLM": "text-generation"}.get(facts.classes[-1])
+    if task:
+        front["pipeline_tag"] = task
+    if facts.license:
+        front["license"] = facts.license
+    if facts.language:
+        front["language"] = facts.language if isinstance(facts.language, str) else list(facts.language)
+    if found := list(datasets):
+        front["datasets"] = found
+    return f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---"
+
+
+def _what(facts: Facts, run: _Run) -> str:
+    c = facts.config
+    kind = {"bidirectional": "encoder", "causal": "decoder", "prefix": "prefix decoder"}[c.visibility]
+    depth = f"{c.num_layers} layers"
+    if c.num_source_layers:
+        kind, depth = "encoder–decoder", f"{c.num_source_layers} + {c.num_layers} layers"
+    family = "" if c.family == "unmask" else f" of the {c.family} kind"
+    lines = [
+        f"# A Transformer {kind}{family}",
+        "",
+        f"{facts.parameters:,} parameters: {depth} of width {c.hidden_size} with {c.num_heads} heads, "
+        f"a vocabulary of {c.vocab_size:,}. Exported by unmask {__version__}.",
+    ]
+    if facts.objective:
+        lines[-1] += f" Objective: {facts.objective['type']}."
+    if run.imported:
+        lines += ["", f"The weights were imported (from `{run.imported}`): unmask did not train them."]
+    return "\n".join(lines)
+
+
+def _licence(facts: Facts, datasets: Iterable[str]) -> str:
+    out = ["## Licence and sources", ""]
+    out.append(f"- Licence of the weights: {facts.license or 'not stated'}")
+    language = facts.language if isinstance(facts.language, str) else ", ".join(facts.language or ())
+    out.append(f"- Language: {language or 'not stated'}")
+    out.append(f"- Datasets: {', '.join(datasets) or 'no published one is named'}")
+    return "\n".join(out)
+
+
+def _use(facts: Facts) -> str:
+    """Code that runs in this directory."""
+    auto, trust = facts.classes[-1], ", trust_remote_code=True" if facts.own_code else ""
+    lines = ["import torch", f"from transformers import {auto}{', AutoTokenizer' if facts.tokenizer else ''}", ""]
+    lines.append(f'model = {auto}.from_pretrained("."{trust}).eval()')
+    if facts.tokenizer:
+        lines.append(f'tokenizer = AutoTokenizer.from_pretrained("."{trust})')
+    lines += _example(facts, auto)
+    note = (
+        "\nNo class of the library computes this model, so its code lies beside the weights in `modeling_unmask.py` "
+        "(generated; its head says how to check it), and `trust_remote_code=True` runs it. `generate` there keeps no "
+        "cache. `unmask.load` reads the same weights without that file.\n"
+        if facts.own_code
+        else ""
+    )
+    prefix = (
+        "\nThe first `prefix_length` tokens see each other; `generate` takes the whole prompt as the prefix. Without "
+        "it, a forward pass is causal.\n"
+        if facts.config.visibility == "prefix"
+        else ""
+    )
+    return f"## How to use\n{note}{prefix}\nRun in this directory:\n\n```python\n" + "\n".join(lines) + "\n```"
+
+
+def _example(facts: Facts, auto: str) -> list[str]:
+    two = facts.config.num_source_layers > 0
+    if not facts.tokenizer:
+        more = ", decoder_input_ids=ids" if two else ""
+        return ["ids = torch.tensor([[1, 2, 3]])", "with torch.no_grad():", f"    print(model(ids{more}))"]
+    if auto in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM"):
+        return [
+            'inputs = tokenizer("Once upon a time", return_tensors="pt", return_token_type_ids=False)',
+            "written = model.generate(**inputs, max_new_tokens=20)",
+            "print(tokenizer.decode(written[0]))",
+        ]
+    mask = auto == "AutoModelForMaskedLM" and facts.mask is not None
+    text = f"The {facts.mask} was here." if mask else "A short text."
+    lines = [
+        f'inputs = tokenizer("{text}", return_tensors="pt", return_token_type_ids=False)',
+        "with torch.no_grad():",
+    ]
+    if not mask:
+        return [*lines, "    print(model(**inputs))"]
+    return [
+        *lines,
+        "    logits = model(**inputs).logits[inputs.input_ids == tokenizer.mask_token_id]",
+        "print(tokenizer.convert_ids_to_tokens(logits[0].topk(5).indices))",
+    ]
+
+
+def _training(facts: Facts, run: _Run) -> str:
+    """Data and cost, as far as the run's files tell."""
+    out: list[str] = []
+    for side, title in (("train", "Training text"), ("valid", "Held-out text")):
+        for name, held in (facts.data or {}).get(side, {}).items():
+            source = f" ({name})" if name else ""
+            figures = [f"{held[k]:,} {k}" for k in ("documents", "tokens", "bytes") if held.get(k) is not None]
+            out.append(f"- {title}{source}: {', '.join(figures)}")
+    if names := _paths(run.recipe.get("corpus")):
+        out.append("- Read from: " + ", ".join(f"`{_short(n, 'path')}`" for n in names))
+    if "corpus" in run.recipe:
+        out.append(f"- Split: {_split(run.recipe)}")
+    seen = {**run.last, **run.result}
+    cost = {
+        "step": "updates",
+        "tokens": "tokens seen",
+        "target_tokens": "of them predicted",
+        "flops": "training FLOPs, by formula",
+        "seconds": "seconds of training",
+    }
+    for key, title in cost.items():
+        if isinstance(value := seen.get(key), int | float):
+            shown = f"{value:.3g}" if key == "flops" else f"{value:,.0f}"
+            out.append(f"- {title[0].upper()}{title[1:]}: {shown}")
+    if facts.context and (facts.objective or run.recipe):
+        target = f" (target: {facts.target_context})" if facts.target_context else ""
+        out.append(f"- Tokens in a row: {facts.context}{target}")
+    packages = run.environment.get("packages") or {}
+    made = [f"{name} {packages[name]}" for name in ("unmask", "torch") if packages.get(name)]
+    if made:
+        out.append(f"- Made with: {', '.join(made)}, Python {run.environment.get('python', '?')}")
+    return "## Training\n\n" + "\n".join(out) if out and not run.imported else ""
+
+
+def _split(recipe: Mapping[str, Any]) -> str:
+    valid = _paths(recipe.get("valid"))
+    if valid:
+        return "held-out text of its own: " + ", ".join(f"`{_short(v, 'path')}`" for v in valid)
+    return f"{recipe['corpus'].get('valid_fraction', 0):.3g} of every source is held out"
+
+
+def _results(run: _Run) -> str:
+    rows = []
+    for key, title in RESULTS.items():
+        value = run.result.get(key)
+        if value is None:
+            continue
+        numbers = value if isinstance(value, list) else [value]
+        shown = " to ".join(f"{v:,}" if isinstance(v, int) else f"{v:.4f}" for v in numbers)
+        rows.append(f"| {title} | {shown} |")
+    if not rows:
+        return ""
+    step = f", after update {run.result['step']:,}" if "step" in run.result else ""
+    return f"## Results\n\nMeasured at the end of the run{step}.\n\n| | |\n|---|---|\n" + "\n".join(rows)
+
+
+def _checked(facts: Facts) -> str:
+    lost = ""
+    if facts.left_out:
+        lost = f" The library's class has no place for {', '.join(facts.left_out)}: these tensors are not in the files."
+    ids = " Its tokenizer gives the same ids." if facts.tokenizer else ""
+    return (
+        "## How it was checked\n\nThese files were loaded again with `transformers` and compared with the model in "
+        f"unmask, on random tokens: the largest logit difference is {facts.difference:.2g}.{ids}{lost}"
+    )
+
+
+def _limits(facts: Facts, run: _Run) -> str:
+    out = []
+    loss, floor = run.result.get("held_out_loss"), run.result.get("held_out_unigram_floor")
+    if loss is not None and floor is not None and loss >= floor:
+        out.append(
+            f"Its held-out loss ({loss:.3f}) is not below the unigram floor ({floor:.3f}): it has learnt no context."
+        )
+    if facts.context and (facts.objective or run.recipe) and not run.imported:
+        out.append(f"It was trained on rows of {facts.context} tokens and has seen no longer text.")
+    if run.result:
+        out.append("Nothing but what stands under Results was measured.")
+    else:
+        out.append("No measurement of it is known here.")
+    return "## Limits\n\n" + " ".join(out)
+
+
+def _recipe(run: _Run) -> str:
+    if not run.recipe or run.imported:
+        return ""
+    text = yaml.safe_dump(_short(run.recipe), sort_keys=False, allow_unicode=True)
+    return (
+        "<details>\n<summary>Recipe, as it was resolved (local paths are cut to their last part)</summary>\n\n"
+        f"```yaml\n{text.replace('```', '` ` `')}```\n\n</details>"
+    )

@@ -1,0 +1,49 @@
+"""Named models: published ones by the values of their papers and checkpoints, and small modern ones to train.
+
+A preset is settings of `ModelConfig` and nothing else. What trains it (data, optimiser, objective) is a recipe's.
+"""
+
+from __future__ import annotations
+
+from unmask.batch import Head
+from unmask.config import ModelConfig
+from unmask.errors import UserError, nearest
+from unmask.model.presets.base import Values
+from unmask.model.presets.decoders import DECODERS
+from unmask.model.presets.encoders import ENCODERS
+from unmask.model.presets.modern import SMALL
+from unmask.model.presets.pairs import PAIRS
+
+PRESETS: dict[str, Values] = {**ENCODERS, **DECODERS, **PAIRS, **SMALL}
+"""Name → settings of `ModelConfig`. The small modern ones leave vocab_size to the tokenizer."""
+
+_PAIR = Head("nsp", over="classes", size=2)
+_HEADS: dict[str, tuple[Head, ...]] = {
+    "bert-base": (Head("lm"), _PAIR),
+    "bert-large": (Head("lm"), _PAIR),
+    "albert-base": (Head("lm"), Head("sop", over="classes", size=2)),
+    "electra-small-discriminator": (Head("replaced", over="binary"),),
+    # spans of at most 10 tokens (Joshi et al. 2020, section 3.1)
+    "spanbert-base": (Head("lm"), Head("boundary", arity=2, extra=10)),
+}
+
+
+def preset(name: str) -> Values:
+    """Settings of a named model, for `ModelConfig`; a copy that may be changed.
+
+    >>> preset("gpt2")["num_layers"]
+    12
+    """
+    if name not in PRESETS:
+        raise UserError(f"no preset '{name}' (known: {', '.join(PRESETS)}){nearest(name, PRESETS)}")
+    return {k: dict(v) if isinstance(v, dict) else v for k, v in PRESETS[name].items()}
+
+
+def preset_config(name: str) -> ModelConfig:
+    """The model of a preset."""
+    return ModelConfig.model_validate(preset(name))
+
+
+def preset_heads(name: str) -> tuple[Head, ...]:
+    """The heads a named model was pretrained with: one over the vocabulary, where nothing else is known."""
+    return _HEADS.get(name, (Head("lm"),))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_settings_in_the_file_say_what_ours_say() -> None:
     properties = [k for k, v in vars(ModelConfig).items() if isinstance(v, property) and not k.startswith("model_")]
     assert len(properties) > 5
     for values in (*MODELS.values(), {}):
-        ours = ModelConfig(**values)
+        ours = ModelConfig(**{"num_layers": 2, **values})
         theirs = module.__dict__["ModelConfig"].model_validate(ours.model_dump(mode="json"))
         for name in ModelConfig.model_fields:
             if name not in ("experts", "latent"):
@@ -250,6 +251,17 @@ def test_a_prefix_sees_itself_and_nothing_later(tmp_path: Path, own_code: None) 
     assert changed(3) == [False] * 3 + [True] * 5  # without a prefix: causal
 
 
+def test_glm_takes_its_places_inside_spans(tmp_path: Path, own_code: None) -> None:
+    ours = exported("glm", tmp_path)
+    model = reloaded(tmp_path)
+    ids, places = torch.from_numpy(tokens_of(2, 9)).long(), torch.tensor([[0] * 5 + [1, 2, 3, 1]] * 2)
+    stream = stream_of(2, 9, "prefix", prefix=5)
+    states = ours(Batch(replace(stream, positions2=places.int()), {}, {}))["stream"]
+    given = model(ids, prefix_length=5, positions2=places).logits
+    assert torch.allclose(given, logits_of(ours, states), atol=1e-5)
+    assert not torch.allclose(given, model(ids, prefix_length=5).logits, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["prefix", "modern-decoder"])
 def test_the_librarys_generate_writes_what_step_by_step_decoding_writes(
     name: str, tmp_path: Path, own_code: None
@@ -296,7 +308,7 @@ def test_two_stacks_generate_too(name: str, tmp_path: Path, own_code: None) -> N
     manual = torch.nn.functional.cross_entropy(
         model(ids, decoder_input_ids=written[:, :-1]).logits.flatten(0, 1), written[:, 1:].flatten()
     )
-    assert float(loss) == pytest.approx(float(manual), rel=1e-6)
+    assert loss.item() == pytest.approx(manual.item(), rel=1e-6)
 
 
 def test_losses_follow_the_librarys_customs_and_reach_every_weight(tmp_path: Path, own_code: None) -> None:
@@ -306,14 +318,14 @@ def test_losses_follow_the_librarys_customs_and_reach_every_weight(tmp_path: Pat
     ids = torch.from_numpy(tokens_of(2, 9)).long()
     out = causal(ids, labels=ids)
     flat = torch.nn.functional.cross_entropy(out.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    assert float(out.loss) == pytest.approx(float(flat), rel=1e-6)
+    assert out.loss.item() == pytest.approx(flat.item(), rel=1e-6)
     out.loss.backward()
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in causal.parameters())
     labels = torch.full_like(ids, -100)
     labels[:, 3] = 8
     out = masked(ids, labels=labels)
     at = torch.nn.functional.cross_entropy(out.logits[:, 3], labels[:, 3])
-    assert float(out.loss) == pytest.approx(float(at), rel=1e-6)
+    assert out.loss.item() == pytest.approx(at.item(), rel=1e-6)
 
 
 def test_dropout_runs_in_training_alone_and_follows_torchs_seed(tmp_path: Path, own_code: None) -> None:
@@ -342,7 +354,7 @@ def test_a_tied_table_stays_one_and_saving_again_keeps_everything(tmp_path: Path
     network, _ = load_hf(tmp_path / "b")
     assert torch.equal(network.embedding.weight, model.embedding.weight)
     blank = transformers.AutoModelForCausalLM.from_config(theirs.config, trust_remote_code=True)
-    assert torch.isfinite(blank(ids).logits).all() and float(blank.model.embedding.weight.std()) < 0.03
+    assert torch.isfinite(blank(ids).logits).all() and blank.model.embedding.weight.std().item() < 0.03
 
 
 def test_every_head_is_exported_and_answers(tmp_path: Path, own_code: None) -> None:

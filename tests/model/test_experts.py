@@ -80,18 +80,14 @@ def test_equals_mixtral(per_token: int) -> None:
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 11])
-def test_equals_switch_with_its_dropped_tokens(capacity: int) -> None:
+@pytest.mark.parametrize("share", [True, False])
+def test_equals_switch_with_its_dropped_tokens(share: bool, capacity: int) -> None:
     config = SwitchTransformersConfig(d_model=D, d_ff=WIDTH, num_experts=E, expert_capacity=capacity, router_bias=True)
     theirs = drawn(SwitchTransformersSparseMLP(config).eval())
     theirs.router.dtype = torch.float64
-    length = states().shape[1]
-    ours = experts(
-        model={"activation": "relu"},
-        per_token=1,
-        normalise=False,
-        router_bias=True,
-        capacity_factor=(capacity - 0.5) * E / length,  # whose ceiling over a row is `capacity`
-    )
+    factor = (capacity - 0.5) * E / states().shape[1]  # whose ceiling over a row is `capacity`
+    limit: dict[str, Any] = {"capacity_factor": factor} if share else {"capacity": capacity}
+    ours = experts(model={"activation": "relu"}, per_token=1, normalise=False, router_bias=True, **limit)
     with torch.no_grad():
         for i, expert in enumerate(theirs.experts.values()):
             ours.up[i], ours.down[i] = expert.wi.weight, expert.wo.weight
@@ -137,12 +133,13 @@ def test_equals_deepseek_v3(normalise: bool) -> None:
 # ---------------------------------------------------------------- capacity
 
 
-def full_loop(chosen: list[list[list[int]]], count: int, factor: float) -> list[list[list[int]]]:
+def full_loop(chosen: list[list[list[int]]], count: int, factor: float, most: int = 99) -> list[list[list[int]]]:
     """GShard's algorithm 1 by the letter, for each row."""
     out = [[list(token) for token in row] for row in chosen]
     for row in out:
         k = len(row[0])
         capacity = math.ceil(round(factor * sum(t[0] != count for t in row) * k / count, 9))
+        capacity = min(capacity, most)
         taken = [0] * count
         for choice in range(k):
             for token in row:
@@ -163,6 +160,7 @@ def test_capacity_equals_a_loop(factor: float) -> None:
         chosen[1, 8:] = chosen[2, :3] = chosen[3] = E  # padding right, left, everywhere
         ours = within_capacity(chosen, E, factor)
         assert ours.tolist() == full_loop(chosen.tolist(), E, factor)
+        assert within_capacity(chosen, E, factor, 2).tolist() == full_loop(chosen.tolist(), E, factor, 2)
         dropped += int((ours != chosen).sum())
     assert (dropped > 0) == (factor < 2)
 

@@ -67,7 +67,13 @@ def test_a_run_with_experts_trains_logs_its_terms_and_resumes_exactly(
     Path("text.txt").write_text("\n".join(f"line {i} says {i * i}" for i in range(200)))
     settings: dict[str, Any] = {
         **{"tokenizer.type": "byte", "corpus.path": "text.txt", "corpus.document": "line", "context": 16},
-        **{"model.hidden_size": 16, "model.num_layers": 2, "model.num_heads": 2, "model.mlp_bias": True},
+        **{
+            "model.family": "unmask",
+            "model.hidden_size": 16,
+            "model.num_layers": 2,
+            "model.num_heads": 2,
+            "model.mlp_bias": True,
+        },
         **{"model.experts.count": 4, "model.experts.balance_loss": 0.01, "model.experts.z_loss": 0.001},
         **{"model.experts.capacity_factor": 1.0, "model.experts.balance_bias": True, "model.experts.shared": 1},
         **{"train.batch_size": 4, "train.grad_accumulation": 2, "train.optimizer": "muon", "evaluation.pieces": 8},

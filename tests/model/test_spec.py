@@ -76,7 +76,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bart": {**POST, "num_source_layers": 1, "position_offset": 2},
     "mbart": {"embedding_norm": True, "num_source_layers": 2, "embedding_scale": 5.0},
     "2017": {"norm_position": "post", "final_norm": False, "positions": "sinusoidal", "num_source_layers": 1},
-    "t5gemma": {**ROTARY, "norm_position": "both", "num_source_layers": 2, "num_kv_heads": 2, "attention_softcap": 9.0},
+    "t5gemma": {**ROTARY, "norm_position": "both", "num_source_layers": 2, "num_kv_heads": 2, "attention_softcap": 9.0}
+    | {"source_table": True, "attention_pattern": "LG", "window": 3, "source_window": 4},
     "encdec of experts": {"num_source_layers": 2, "experts": {"count": 4}, "qk_norm": True},
     "encdec of everything": {"num_source_layers": 2, "value_embeddings": True, "residual_scalars": True}
     | {"share_stacks": True, "embedding_size": 20, "tied_head": False},

@@ -69,6 +69,8 @@ def test_who_is_moved_by_which() -> None:
     networks["model"].layers[0].weight.requires_grad_(False)
     muon, adam = split(networks, TrainConfig(optimizer="muon"))
     assert not muon and "model.layers.0.weight" not in adam
+    networks["model"].layers.append(nn.Embedding(4, 8))  # a table inside a layer stays a table
+    assert "model.layers.2.weight" in split(networks, TrainConfig(optimizer="muon"))[1]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -62,7 +62,8 @@ class ExpertsConfig(Strict):
     """What the router's logits become: probabilities over all experts, or a score each (DeepSeek-V3)."""
     router_bias: bool = False
     normalise: bool = True
-    """The chosen experts' gates are divided by their sum (Mixtral); Switch keeps the probability itself."""
+    """The chosen experts' gates are divided by their sum (Mixtral); Switch keeps the probability itself: with
+    per_token=1 every divided gate would be 1, and the router would learn nothing from the task."""
     scale: float = 1.0
     """Factor on the gates after that (DeepSeek-V3: 2.5)."""
     groups: int = Field(1, ge=1)
@@ -286,6 +287,8 @@ class ModelConfig(Strict):
             raise ValueError("parallel_block is written for one stack with norm_position=pre")
         if self.latent and self.positions != "rotary":
             raise ValueError("latent attention has rotary positions: set positions=rotary")
+        if self.latent and (self.qk_norm or self.num_kv_heads):
+            raise ValueError("latent attention has norms of its own and no groups: drop qk_norm and num_kv_heads")
         if self.positions == "t5" and self.relative_buckets < 4:
             raise ValueError(f"relative_buckets={self.relative_buckets}: t5 positions need at least 4")
         if self.relative_start == "neighbours" and self.positions != "t5":

@@ -134,7 +134,7 @@ def _classes(model: Transformer) -> dict[str, str]:
     readable = [h for h in heads if h.arity == 1 and h.pool == "at" and h.stack == "stream"]
     out = {"AutoModel": "UnmaskModel"}
     two = model.config.num_source_layers > 0
-    if readable and not two:
+    if not two and any(h.over != "vocabulary" for h in readable):
         out["AutoModelForPreTraining"] = "UnmaskForPreTraining"
     if any(h.over == "vocabulary" for h in readable):
         kind = "Seq2SeqLM" if two else "MaskedLM" if model.config.visibility == "bidirectional" else "CausalLM"
@@ -146,7 +146,7 @@ def auto_classes(directory: str | Path) -> tuple[str, ...]:
     """The library's Auto classes that load an export, the one that says most last."""
     settings = read_json(Path(directory) / "config.json")
     if settings["model_type"] == MODEL_TYPE:
-        return tuple(name for name in settings["auto_map"] if name != "AutoConfig")
+        return tuple(sorted(settings["auto_map"].keys() - {"AutoConfig"}, key=_ORDER.index))
     from transformers.models.auto import modeling_auto as auto
 
     stock = settings["architectures"][0]
@@ -157,6 +157,13 @@ def auto_classes(directory: str | Path) -> tuple[str, ...]:
     return ("AutoModel", "AutoModelForPreTraining") if stock.endswith("ForPreTraining") else ("AutoModel",)
 
 
+_ORDER = (
+    "AutoModel",
+    "AutoModelForPreTraining",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+)
 _WORDS = {"Seq2SeqLM": "SEQ_TO_SEQ_CAUSAL_LM", "CausalLM": "CAUSAL_LM", "MaskedLM": "MASKED_LM"}
 """How the library's tables of classes spell them."""
 

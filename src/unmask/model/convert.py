@@ -245,12 +245,11 @@ def _from_self_attention(name: str, decoder: Weights) -> Tensor | None:
     own = name.replace(".cross", ".attention", 1)
     if own in decoder.state:
         return decoder.state[own]
-    for part, rows in (("q", slice(0, 1)), ("kv", slice(1, 3))):
-        joint, ending = own.replace(f".{part}.", ".qkv."), f".{part}.{own.rsplit('.', 1)[-1]}"
-        if own.endswith(ending) and joint in decoder.state:
-            c = decoder.config
-            sizes = [c.num_heads * c.size_per_head, c.kv_heads * c.size_per_head, c.kv_heads * c.value_size]
-            return torch.cat(decoder.state[joint].split(sizes)[rows])
+    queries = decoder.config.num_heads * decoder.config.size_per_head
+    for part, rows in ((".q.", slice(0, queries)), (".kv.", slice(queries, None))):
+        joint = own.replace(part, ".qkv.")
+        if part in own and joint in decoder.state:
+            return decoder.state[joint][rows]
     return None
 
 

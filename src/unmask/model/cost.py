@@ -129,8 +129,8 @@ class _Row:
             return self.context
         c = self.config
         visibility: Visibility = "bidirectional" if self.source else "causal" if c.num_source_layers else c.visibility
-        window = c.window if c.local(depth) else None
-        return visible_keys(round(self.context), visibility, window, self.prefix)
+        reach = c.source_window or c.window if self.source else c.window
+        return visible_keys(round(self.context), visibility, reach if c.local(depth) else None, self.prefix)
 
     def _relative(self) -> float:
         """FLOPs of one layer's terms of content and relative position."""

@@ -71,10 +71,8 @@ class Experts(nn.Module):
         if real is not None:
             chosen = chosen.masked_fill(~real[..., None], e.count)  # nobody's
         routing = _losses(logits, scores, chosen)
-        if e.capacity_factor is not None:
-            chosen = within_capacity(chosen, e.count, e.capacity_factor)
-        if e.capacity is not None:
-            chosen = within_capacity(chosen, e.count, None, e.capacity)
+        if e.capacity_factor is not None or e.capacity is not None:
+            chosen = within_capacity(chosen, e.count, e.capacity_factor, e.capacity)
         y = self._mix(x.flatten(0, 1), gates.flatten(0, 1), chosen.flatten(0, 1)).view(x.shape)
         if self.shared is not None:
             y = y + self.shared(x)
@@ -144,33 +142,30 @@ def choose(scores: Tensor, e: ExpertsConfig, bias: Tensor | None = None) -> tupl
     return gates * e.scale, chosen
 
 
-def within_capacity(chosen: Tensor, count: int, factor: float | None, most: int | None = None) -> Tensor:
+def within_capacity(chosen: Tensor, count: int, factor: float | None = None, most: int | None = None) -> Tensor:
     """`chosen` (B, T, k) with `count` (nobody) where an expert is full.
 
-    An expert takes `most`, or ⌈factor · real tokens · k / count⌉, of each row: first choices in the order of positions, then
-    second choices, and so on (GShard: Lepikhin et al. 2021, algorithm 1, whose groups are our rows). So a row's
-    result does not depend on its batch. With k > 1 a later token's first choice can displace an earlier token's
-    second: under a causal mask that tells a little of what follows, as it does in the literature.
+    Of each row an expert takes ⌈factor · real tokens · k / count⌉, and `most` at most: first choices in the order of
+    positions, then second choices, and so on (GShard: Lepikhin et al. 2021, algorithm 1, whose groups are our rows).
+    So a row's result does not depend on its batch. With k > 1 a later token's first choice can displace an earlier
+    token's second: under a causal mask that tells a little of what follows, as it does in the literature.
 
     >>> within_capacity(torch.tensor([[[0], [0], [1], [0]]]), 2, 1.0).flatten().tolist()
     [0, 0, 1, 2]
     """
-    rows, _, k = chosen.shape
-    real = (chosen[..., 0] != count).sum(1)
-    if factor is None:
-        assert most is not None
-        capacity = torch.full_like(real, most)
-    else:
+    rows, length, k = chosen.shape
+    capacity = torch.full((rows,), length if most is None else most, device=chosen.device)
+    if factor is not None:  # in integers: no rounding can add a place
         share = Fraction(factor).limit_denominator(10**6) * k / count
-        capacity = -(-real * share.numerator // share.denominator)  # (B,), in integers: no rounding can add a place
+        real = (chosen[..., 0] != count).sum(1)
+        capacity = torch.minimum(capacity, -(-real * share.numerator // share.denominator))
     row = torch.arange(rows, device=chosen.device)[:, None]
-    queue = (
-        row * (count + 1) + chosen.transpose(1, 2).flatten(1)
-    ).flatten()  # which (row, expert), in order of arrival
+    arrival = chosen.transpose(1, 2).flatten(1)  # first choices, then second ones
+    queue = (row * (count + 1) + arrival).flatten()  # of which row and expert
     order = queue.argsort(stable=True)
     arrived = queue[order]
     place = torch.arange(len(queue), device=chosen.device) - torch.searchsorted(arrived, arrived)
-    place = torch.empty_like(place).scatter(0, order, place).view(rows, k, -1).transpose(1, 2)
+    place = torch.empty_like(place).scatter(0, order, place).view(rows, k, length).transpose(1, 2)
     return chosen.masked_fill(place >= capacity[:, None, None], count)
 
 

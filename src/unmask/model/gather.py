@@ -114,7 +114,7 @@ def _read(name: str) -> _Module:
     text = Path(found.origin).read_text(encoding="utf-8")
     tree, lines = ast.parse(text), text.splitlines()
     module = _Module(name, ast.get_docstring(tree) or "", [], {}, [])
-    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=False):
         if isinstance(node, ast.Import | ast.ImportFrom):
             _note(node, module, ordered=True)
         elif isinstance(node, ast.If):  # if TYPE_CHECKING: names for annotations

@@ -105,9 +105,10 @@ def neighbours(weight: Tensor, bidirectional: bool, max_distance: int, generator
     N(0, 2), and 4 more (nats, where queries and keys are not scaled) at one offset of a head, key position - query
     position: -1, 1, -2, 2 in turn, or -1, -2 in a stack that sees no later key.
 
-    >>> weight = torch.empty(8, 4)
+    >>> weight, noise = torch.empty(2, 8, 4)
     >>> neighbours(weight, True, 20, torch.Generator().manual_seed(0))
-    >>> weight.argmax(0).tolist()  # buckets 1 and 2 hold -1 and -2, buckets 5 and 6 hold 1 and 2
+    >>> noise = noise.normal_(0.0, 2.0, generator=torch.Generator().manual_seed(0))
+    >>> (weight - noise).argmax(0).tolist()  # buckets 1 and 2 hold -1 and -2, buckets 5 and 6 hold 1 and 2
     [1, 5, 2, 6]
     """
     weight.normal_(0.0, 2.0, generator=generator)

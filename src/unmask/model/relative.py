@@ -168,8 +168,10 @@ class Disentangled(nn.Module):
         else:
             rows = (self.heads + self.groups) * self.size
             joint = F.linear(table, qkv.weight[:rows], None if qkv.bias is None else qkv.bias[:rows])
-            q, k = joint.split([self.heads * self.size, self.groups * self.size], -1)
-        return q.view(-1, self.heads, self.size).transpose(0, 1), k.view(-1, self.groups, self.size).transpose(0, 1)
+            q, k = joint[:, : self.heads * self.size], joint[:, self.heads * self.size :]
+        return q.reshape(-1, self.heads, self.size).transpose(0, 1), k.reshape(-1, self.groups, self.size).transpose(
+            0, 1
+        )
 
 
 class Recurrence(nn.Module):
@@ -200,8 +202,8 @@ class Recurrence(nn.Module):
         out = _pick((q + position) @ r.to(q.dtype), pairs.index) + content @ k.transpose(2, 3)
         if pairs.same_type is None:
             return out
-        same, other = ((q + kind) @ self.types.to(q.dtype).permute(1, 2, 0)).split(1, -1)  # each (B, H, Tq, 1)
-        return out + torch.where(pairs.same_type[:, None], same, other)
+        both = (q + kind) @ self.types.to(q.dtype).permute(1, 2, 0)  # (B, H, Tq, 2)
+        return out + torch.where(pairs.same_type[:, None], both[..., :1], both[..., 1:])
 
 
 def _pick(terms: Tensor, index: Tensor) -> Tensor:

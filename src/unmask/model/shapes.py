@@ -86,7 +86,8 @@ class _Shapes:
     def _before(self, name: str) -> Iterator[Step]:
         c, e = self.config, self.config.table_size
         yield Step("[tokens]", (self.rows, self.length), "source" if self.source else "stream")
-        yield self._state("embedding", "token vectors", e)
+        table = "source_embedding" if self.source and c.source_table else "embedding"
+        yield self._state(table, "token vectors", e)
         if c.positions == "learned":
             yield self._state(f"{name}.positions", "added", e)
         if c.positions == "sinusoidal":

@@ -73,7 +73,8 @@ def parts(config: ModelConfig, heads: Iterable[Head] = LANGUAGE_MODEL) -> list[P
 
 def pieces(config: ModelConfig, heads: Iterable[Head]) -> Iterator[Piece]:
     """All parameters of a model, each once."""
-    yield Piece("token embeddings", 0, config.vocab_size * config.table_size)
+    tables = 2 if config.source_table and config.num_source_layers else 1
+    yield Piece("token embeddings", 0, tables * config.vocab_size * config.table_size)
     yield Piece("query vector", 0, config.query_vector * config.table_size)
     yield from _held(config, source=False)
     if config.num_source_layers:

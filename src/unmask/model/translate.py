@@ -106,10 +106,15 @@ def misfits(family: Family, config: ModelConfig) -> list[str]:
         out.append(f"num_source_layers={config.num_source_layers}")
     try:
         back = ModelConfig(family=family.name, **family.read(family.write(config)))
-    except (UserError, KeyError):  # only activations are looked up
+    except KeyError:  # only activations are looked up
         return [*out, f"activation={config.activation}"]
+    except UserError as error:
+        return [*out, str(error).removeprefix("config.json: ")]
     except ValidationError as error:
         return [*out, first_fault(error)]
+    one_type = config.token_types == 1 and config.norm_position == "post"  # `_meaning` takes it for no types
+    if one_type and not any(row.ours == "stack.token_types.weight" for row in family.rows):
+        out.append("token_types=1 (it is 0 there)")
     ours, theirs = _meaning(config), _meaning(back)
     for name, value in ours.items():
         if name not in family.told and name not in theirs:
@@ -164,6 +169,7 @@ def _meaning(config: ModelConfig) -> dict[str, Any]:
         "convolution_activation": not config.convolution,
         "max_position": config.positions in ("t5", "alibi", "xlnet", "none"),
         "query_vector": config.positions == "xlnet",
+        "intermediate_size": all(config.sparse(i) for i in range(depth)),  # no dense layer has it
         "head_activation": not config.head_transform,
         "head_transform_bias": not config.head_transform,
     }

@@ -4,7 +4,7 @@ Which parameter goes where (`split`):
 
     Muon    with optimizer=muon: a matrix inside a repeated layer, that is, a 2-D parameter (or a stack of matrices)
             all of whose names have the part "layers" and none a part "heads" (a matrix shared with something outside
-            has other names too)
+            has other names too), and that is no table (a layer's value embeddings)
     AdamW   everything else: tables, heads, tied matrices, norms, biases, bare vectors
 
 A module whose `weight` is several projections in one (queries, keys and values; gate and up) may say so by an
@@ -109,9 +109,10 @@ def split(networks: nn.Module, config: TrainConfig) -> tuple[dict[str, Tensor], 
     """(Muon's, AdamW's) parameters that train, by name; the rule stands at the top of this module."""
     hidden: dict[int, bool] = {}
     parts = fused_parts(networks)
+    tables = {id(m.weight) for m in networks.modules() if isinstance(m, nn.Embedding)}
     for name, p in networks.named_parameters(remove_duplicate=False):
         path = name.split(".")
-        matrix = (p.ndim == 2 and _is_matrix(name, p)) or (p.ndim == 3 and id(p) in parts)
+        matrix = (p.ndim == 2 and _is_matrix(name, p) and id(p) not in tables) or (p.ndim == 3 and id(p) in parts)
         hidden[id(p)] = hidden.get(id(p), True) and matrix and "layers" in path and "heads" not in path
     muon: dict[str, Tensor] = {}
     adam: dict[str, Tensor] = {}

@@ -62,7 +62,7 @@ def _parts(*sizes: Callable[[ModelConfig], int], across: bool = False) -> Form:
         return torch.cat([p.t() if across else p for p in parts])
 
     def save(tensor: Tensor, c: ModelConfig) -> list[Tensor]:
-        return [p.t() if across else p for p in tensor.split([size(c) for size in sizes])]
+        return [p.t() if across else p for p in torch.split(tensor, [size(c) for size in sizes])]
 
     return Form(load, save)
 

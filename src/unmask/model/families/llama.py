@@ -264,7 +264,7 @@ def _write_nanochat(m: ModelConfig) -> dict[str, Any]:
 
 def _swapped(rows: Tensor, c: ModelConfig) -> Tensor:
     """Each head's second half before its first."""
-    return rows.unflatten(0, (-1, 2, c.size_per_head // 2)).flip(1).flatten(0, 2)
+    return rows.reshape(-1, 2, c.size_per_head // 2, *rows.shape[1:]).flip(1).reshape(rows.shape)
 
 
 def _load_turned_back(parts: Sequence[Tensor], c: ModelConfig) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unmask.config import ModelConfig
 from unmask.config.model import ExpertsConfig, LatentConfig
+from unmask.errors import UserError
 from unmask.model.families.base import (
     GATE_UP,
     GATES,
@@ -146,7 +147,8 @@ def _read_deepseek(c: Settings) -> dict[str, Any]:
     heads, latent_eps = c.get("num_attention_heads", 128), 1e-6  # the library's norms of latents know no other
     plain = {"rms_norm_eps": latent_eps, "num_key_value_heads": heads, "rope_interleave": True, "moe_layer_freq": 1}
     need(c, "deepseek_v3", **plain, scoring_func="sigmoid", topk_method="noaux_tc")
-    need({"n_shared_experts": c.get("n_shared_experts", 1) > 0}, "deepseek_v3", n_shared_experts=True)
+    if not c.get("n_shared_experts", 1):
+        raise UserError("config.json: n_shared_experts=0 is not supported for deepseek_v3, only 1 and more")
     return {
         "visibility": "causal",
         "vocab_size": c.get("vocab_size", 129280),
@@ -225,24 +227,24 @@ def _write_deepseek(m: ModelConfig) -> dict[str, Any]:
 
 
 def _pairs(rows: Tensor, back: bool) -> Tensor:
-    """The last axis but those behind `rows`' first: pairs (2 i, 2 i + 1) there are (i, i + P / 2) here."""
-    shape = (2, -1) if back else (-1, 2)
-    return rows.unflatten(-1, shape).transpose(-1, -2).flatten(-2)
+    """(…, P): pairs (2 i, 2 i + 1) there are (i, i + P / 2) here."""
+    shape = (*rows.shape[:-1], *((2, -1) if back else (-1, 2)))
+    return rows.reshape(shape).transpose(-1, -2).reshape(rows.shape)
 
 
 def _query_pairs(tensor: Tensor, c: ModelConfig, back: bool) -> Tensor:
     """(H · (N + P), …): the last P rows of each head."""
     assert c.latent is not None
-    heads = tensor.unflatten(0, (c.num_heads, -1)).movedim(1, -1)  # (H, …, N + P)
-    plain, turned_ = heads.split((c.size_per_head, c.latent.rotary_size), -1)
-    return torch.cat([plain, _pairs(turned_, back)], -1).movedim(-1, 1).flatten(0, 1)
+    heads = tensor.reshape(c.num_heads, -1, *tensor.shape[1:]).movedim(1, -1)  # (H, …, N + P)
+    plain, last = torch.split(heads, [c.size_per_head, c.latent.rotary_size], -1)
+    return torch.cat([plain, _pairs(last, back)], -1).movedim(-1, 1).flatten(0, 1)
 
 
 def _key_pairs(tensor: Tensor, c: ModelConfig, back: bool) -> Tensor:
     """(R + P, …): the last P rows."""
     assert c.latent is not None
-    latent, turned_ = tensor.movedim(0, -1).split((c.latent.key_rank, c.latent.rotary_size), -1)
-    return torch.cat([latent, _pairs(turned_, back)], -1).movedim(-1, 0)
+    latent, last = torch.split(tensor.movedim(0, -1), [c.latent.key_rank, c.latent.rotary_size], -1)
+    return torch.cat([latent, _pairs(last, back)], -1).movedim(-1, 0)
 
 
 def _paired(f: Any) -> Form:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unmask.config import ModelConfig
-from unmask.model.families.base import ACTIVATIONS, GATES, Family, Settings, activation, gate, pair, rope
+from unmask.model.families.base import ACTIVATIONS, GATES, Family, Settings, activation, gate, pair, pattern_of, rope
 
 _KINDS = {"full_attention": "G", "sliding_attention": "L"}
 _NAMES = {letter: kind for kind, letter in _KINDS.items()}
@@ -26,7 +26,7 @@ def _read_modernbert(c: Settings) -> dict[str, Any]:
         "positions": "rotary",
         "rotary_base": bases["full_attention"],
         "rotary_local_base": bases["sliding_attention"],
-        "attention_pattern": _pattern(c, depth),
+        "attention_pattern": pattern_of(_layers(c, depth), _KINDS),
         "window": c.get("local_attention", 128) // 2,  # theirs counts both sides
         "norm_eps": c.get("norm_eps", 1e-5),
         "norm_bias": c.get("norm_bias", False),
@@ -60,12 +60,11 @@ def _bases(c: Settings) -> dict[str, float]:
     return out
 
 
-def _pattern(c: Settings, depth: int) -> str:
-    """Global and local layers, as the shortest pattern that repeats."""
+def _layers(c: Settings, depth: int) -> list[str]:
+    """The kind of each layer: a list since version 5, before that every so many a global one."""
     every = c.get("global_attn_every_n_layers", 3)
     kinds = c.get("layer_types") or ["sliding_attention" if i % every else "full_attention" for i in range(depth)]
-    letters = "".join(_KINDS[kind] for kind in kinds)
-    return next(letters[:n] for n in range(1, depth + 1) if (letters[:n] * depth)[:depth] == letters[:depth])
+    return list(kinds[:depth])
 
 
 def _write_modernbert(m: ModelConfig) -> dict[str, Any]:

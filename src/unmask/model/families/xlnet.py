@@ -65,12 +65,13 @@ def _join(parts: Sequence[Tensor], c: ModelConfig) -> Tensor:
 
 
 def _split(tensor: Tensor, c: ModelConfig) -> list[Tensor]:
-    return [p.t().unflatten(1, (c.num_heads, -1)) for p in tensor.split(c.num_heads * c.size_per_head)]
+    parts = tensor.reshape(-1, c.num_heads * c.size_per_head, c.hidden_size)
+    return [p.t().reshape(c.hidden_size, c.num_heads, -1) for p in parts]
 
 
 _BY_HEAD = Form(_join, _split)
 """Theirs are (d, H, D) each, ours (H · D, d), one below the other."""
-_OUT = Form(lambda parts, c: parts[0].flatten(1), lambda tensor, c: [tensor.unflatten(1, (c.num_heads, -1))])
+_OUT = Form(lambda parts, c: parts[0].flatten(1), lambda tensor, c: [tensor.reshape(c.hidden_size, c.num_heads, -1)])
 """Theirs is (d, H, D), ours (d, H · D)."""
 _VECTOR = Form(lambda parts, c: parts[0].reshape(-1), lambda tensor, c: [tensor.reshape(1, 1, -1)])
 

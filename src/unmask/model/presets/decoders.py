@@ -60,7 +60,7 @@ DECODERS: dict[str, Values] = {
         "activation": "gelu_tanh",
         "embedding_norm": True,
     },
-    # Jiang et al. 2024, table 1; the coefficient is the checkpoint's
+    # Jiang et al. 2024, table 1; the checkpoint's coefficient 0.02 is of the sum over both choices, ours of their mean
     "mixtral-8x7b": {
         **_LLAMA,
         "family": "mixtral",
@@ -69,7 +69,7 @@ DECODERS: dict[str, Values] = {
         "norm_eps": 1e-5,
         "max_position": 32768,
         "rotary_base": 1e6,
-        "experts": {"count": 8, "per_token": 2, "balance_loss": 0.02},
+        "experts": {"count": 8, "per_token": 2, "balance_loss": 0.04},
     },
     # DeepSeek-AI 2024, section 4.2; the layer that predicts a second token is not part of it
     "deepseek-v3": {

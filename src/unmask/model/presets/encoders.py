@@ -7,6 +7,7 @@ from unmask.model.presets.base import BASE, BERT, DROP, LARGE, PLAIN, POST, Valu
 _ELECTRA: Values = {
     **BERT,
     "family": "electra",
+    "detector_transform": True,
     "embedding_size": 128,
     "hidden_size": 256,
     "num_heads": 4,
@@ -57,7 +58,6 @@ ENCODERS: dict[str, Values] = {
         "head_transform": False,
         "head_bias": False,
         "tied_head": False,
-        "detector_transform": True,
     },
     # He et al. 2021 (v2: convolution, shared projections) and He et al. 2023 (v3)
     "deberta-v2-xlarge": {**_DEBERTA, **LARGE, "hidden_size": 1536, "num_heads": 24, "intermediate_size": 6144}
@@ -98,6 +98,7 @@ ENCODERS: dict[str, Values] = {
         "skip_first_norm": True,
         "head_transform": True,
         "head_transform_bias": False,
+        "head_activation": "gelu",
         "head_bias": True,
     },
     # Joshi et al. 2020: BERT without sentence pairs; cased vocabulary

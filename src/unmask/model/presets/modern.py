@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from unmask.model.presets.base import PLAIN, RMS, Values
 
-
 MODERN: Values = {
     **PLAIN,
     "positions": "rotary",
@@ -51,6 +50,7 @@ SMALL: dict[str, Values] = {
         "skip_first_norm": True,
         "head_transform": True,
         "head_transform_bias": False,
+        "head_activation": "gelu",
         "head_bias": True,
     },
     # T5 1.1's layer (Shazeer 2020) with rotary positions, as T5Gemma (Zhang et al. 2025)

@@ -106,7 +106,7 @@ PAIRS: dict[str, Values] = {
             "balance_loss": 0.01,
         },
     },
-    # Zhang et al. 2025: both stacks are Gemma 2's 2B
+    # Zhang et al. 2025: both stacks are Gemma 2's 2B. Its window of 4096 counts the token itself in the decoder only
     "t5gemma-2b-2b": {
         **PLAIN,
         **RMS,
@@ -124,6 +124,8 @@ PAIRS: dict[str, Values] = {
         "positions": "rotary",
         "attention_pattern": "LG",
         "window": 4095,
+        "source_window": 4096,
+        "source_table": True,
         "norm_position": "both",
         "embedding_scale": 2304**0.5,
         "attention_scale": 256**-0.5,

@@ -1,10 +1,8 @@
 """Where a run's weights come from when they do not start anew: `init=DIR`.
 
-    open_init(init)                 the model in DIR
-    taken(recipe, lm)               the recipe with DIR's model settings and tokenizer in it
-    fill(network, weights, title)   its weights by name, and what became of each tensor
-
-The weights are copied into the run before its first update (`keep`), so that a resumed run needs DIR no more.
+taken(recipe, lm)               the recipe with DIR's model settings and tokenizer in it
+start(networks, lm, …)          its weights by name (`fill`), a report of each tensor, and a copy kept in the run
+again(networks, out)            that copy: a resumed run needs DIR no more
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from unmask.batch import Rows
 from unmask.config import ModelConfig, TokenizerConfig
 from unmask.errors import UserError
 from unmask.lm import LM
-from unmask.loading import load
 from unmask.model.convert import Weights, named_once, to_visibility
 from unmask.model.interop import LEAST
 from unmask.model.transformer import Transformer
@@ -260,8 +257,3 @@ def again(networks: nn.ModuleDict, out: Path) -> None:
     if place is None:
         raise UserError(f"{out} was started with init, and lacks the weights in {out / KEPT}: start it anew")
     checkpoint.load_model(networks, place)
-
-
-def open_init(init: str) -> LM:
-    """The model in a directory, on the CPU."""
-    return load(init, device="cpu")

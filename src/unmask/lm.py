@@ -280,7 +280,7 @@ class LM:
             notes = {**read_notes(written), "visibility": self.config.visibility, **self.trained()}
             (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
             difference = check_export(self.network, written, self._samples())
-            check_ids(written, {role: id_ for role, id_ in ids.items() if role in ("pad", "bos", "eos")})
+            check_ids(written, {r: i for r, i in ids.items() if r in ("pad", "bos", "eos", "decoder_start")})
             facts = self._facts(written, difference, left_out)
             write_card(written, replace(facts, license=license, language=language, datasets=datasets), self.directory)
         return {"directory": str(place), "difference": difference, "left_out": list(left_out), "own_code": own}

@@ -136,7 +136,10 @@ def load_text(overrides: Iterable[str] | Mapping[str, Any]) -> TextConfig:
 def validate(values: Mapping[str, Any], where: str) -> Recipe:
     """A recipe from plain values; the first thing that is wrong is one clear sentence."""
     if "imported" in values:
-        raise UserError(f"{where} is of a model imported from {values['imported']}: it has no corpus to train on")
+        raise UserError(
+            f"{where} is of a model imported from {values['imported']}: it has no corpus to train on; "
+            "give its directory to a recipe as init="
+        )
     _check_corpus(values, where)
     try:
         return Recipe.model_validate(_expanded(values))

@@ -36,11 +36,11 @@ from unmask.evaluate.watch import Watch, silent
 from unmask.lm import LM
 from unmask.loading import load, words_of
 from unmask.loss import Program, forward_heads
+from unmask.model.bundle import stock_family
 from unmask.model.cost import flops
 from unmask.model.families import FAMILIES
 from unmask.model.spec import parameters
 from unmask.model.transformer import Transformer
-from unmask.model.translate import family_of
 from unmask.objectives.base import Plan, Shape
 from unmask.recipe import Recipe, load_recipe
 from unmask.tokens.special import Vocabulary
@@ -106,18 +106,7 @@ def pretrain(
     elif overrides:
         raise UserError(f"a Recipe is complete: set {next(iter(overrides))} in it, or give the recipe's name")
     before = stored(out, resume)
-    given: LM | None = None
-    if before is None:
-        tokenizer: Tokenizer | TokenizerConfig = recipe.tokenizer
-        if recipe.init is not None:
-            given = initial.open_init(recipe.init)
-            recipe, tokenizer = initial.taken(recipe, given)
-        text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say)
-    else:
-        same(recipe, before, out)
-        recipe = before
-        same_machine(out, say)
-        text = prepared(out, cache, say)
+    recipe, text, given = _begin(recipe, cache, say) if before is None else _continue(recipe, before, out, cache, say)
     recipe = resolve(recipe, text.tokenizer)
     loader = training_loader(recipe, text)
     trainer, evaluate = build(recipe, text, loader, out, progress)
@@ -141,6 +130,29 @@ def pretrain(
             "knows word frequencies at best, and no context yet; train longer, or lower the learning rates"
         )
     return result
+
+
+Beginning = tuple[Recipe, Prepared, LM | None]
+"""The recipe, its text, and the model to start from."""
+
+
+def _begin(recipe: Recipe, cache: str | Path | None, say: Callable[[str], None]) -> Beginning:
+    """A new run, from the model in `init` where the recipe names one."""
+    tokenizer: Tokenizer | TokenizerConfig = recipe.tokenizer
+    given: LM | None = None
+    if recipe.init is not None:
+        given = load(recipe.init, device="cpu")
+        recipe, tokenizer = initial.taken(recipe, given)
+    return recipe, prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say), given
+
+
+def _continue(
+    asked: Recipe, before: Recipe, out: Path, cache: str | Path | None, say: Callable[[str], None]
+) -> Beginning:
+    """A run that lies in `out`, with its own recipe: `init` is not read again."""
+    same(asked, before, out)
+    same_machine(out, say)
+    return before, prepared(out, cache, say), None
 
 
 def resume_run(out: str | Path, cache: str | Path | None = None) -> Run:
@@ -269,9 +281,9 @@ def resolve(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:
 def _exportable(model: ModelConfig) -> None:
     """A family's settings are checked before training, not at the export after it."""
     try:
-        family_of(model)
+        stock_family(model)
     except UserError as error:
-        raise UserError(f"{error} (model.family=unmask trains it all the same, without an export)") from error
+        raise UserError(f"{error} (model.family=unmask trains it, and exports it with its own code)") from error
 
 
 def evaluate(

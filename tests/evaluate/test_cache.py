@@ -20,15 +20,21 @@ from .helpers import model_of
 from .test_beam import next_log_p
 from .test_generate import WRITERS, greedy_without_cache
 
+BUCKETS = {"relative_buckets": 8, "relative_max_distance": 16}
+LATENT = {"query_rank": 12, "key_rank": 10, "rotary_size": 4, "value_size": 6}
 SCHEMES: dict[str, dict[str, Any]] = {
-    "learned": {"positions": "learned"},
-    "sinusoidal": {"positions": "sinusoidal"},
-    "rotary": {"positions": "rotary"},
+    "learned": {"positions": "learned", "num_kv_heads": 2},
+    "sinusoidal": {"positions": "sinusoidal", "num_kv_heads": 2},
+    "rotary": {"positions": "rotary", "num_kv_heads": 2},
     "rotary-partly": {"positions": "rotary", "rotary_share": 0.5},
-    "t5": {"positions": "t5", "relative_buckets": 8, "relative_max_distance": 16},
-    "alibi": {"positions": "alibi"},
-    "none": {"positions": "none"},
+    "t5": {"positions": "t5", "num_kv_heads": 2, **BUCKETS},
+    "alibi": {"positions": "alibi", "num_kv_heads": 2},
+    "deberta": {"positions": "deberta", **BUCKETS},
+    "deberta-unshared": {"positions": "deberta", **BUCKETS, "relative_buckets": 0, "relative_shared": False},
+    "xlnet": {"positions": "xlnet", "token_types": 2},
+    "none": {"positions": "none", "num_kv_heads": 2},
     "local": {"positions": "rotary", "attention_pattern": "LG", "window": 3, "rotary_local_base": 100.0},
+    "latent": {"positions": "rotary", "latent": LATENT},
 }
 PROMPTS = ["the", "a dog sat", "the cat"]
 """Of 3, 9 and 7 tokens: those of F12, and one more."""
@@ -36,7 +42,7 @@ IDS = [[9, 30, 41, 17, 88, 12, 63, 40, 21], [25, 14, 60]]
 
 
 def double(name: str, scheme: str) -> LM:
-    lm = model_of(name, num_kv_heads=2, **SCHEMES[scheme])
+    lm = model_of(name, **SCHEMES[scheme])
     lm.network.double()
     return lm
 
@@ -55,7 +61,7 @@ def test_f13_cached_logits_equal_those_of_full_passes(name: str, scheme: str) ->
         for e in ids
     ]
     held = [(prompt, ()) for prompt in PROMPTS]
-    written = np.random.default_rng(1).integers(10, 200, (12, 3))
+    written = np.random.default_rng(1).integers(10, 200, (7, 3))
     with torch.no_grad():
         steps = Steps(lm, begin)
         for step, tokens in enumerate(written.tolist()):
@@ -64,8 +70,8 @@ def test_f13_cached_logits_equal_those_of_full_passes(name: str, scheme: str) ->
                 full = next_log_p(lm, prompt, [text])[0]
                 seen = full > -np.inf
                 assert np.abs(row[seen] - full[seen]).max() < 1e-5
-            if step in (3, 6):
-                rows = [2, 0, 1] if step == 3 else [1, 1, 0]
+            if step in (2, 4):
+                rows = [2, 0, 1] if step == 2 else [1, 1, 0]
                 steps.keep(rows)
                 held = [held[i] for i in rows]
             steps.add(tokens)
@@ -76,8 +82,8 @@ def test_f13_cached_logits_equal_those_of_full_passes(name: str, scheme: str) ->
 @pytest.mark.parametrize("name", WRITERS)
 def test_f13_greedy_texts_are_the_same_without_a_cache(name: str, scheme: str) -> None:
     lm = double(name, scheme)
-    for prompt, g in zip(PROMPTS, generations(lm, PROMPTS, 12), strict=True):
-        assert g.ids == greedy_without_cache(lm, prompt, 12)
+    for prompt, g in zip(PROMPTS, generations(lm, PROMPTS, 8), strict=True):
+        assert g.ids == greedy_without_cache(lm, prompt, 8)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -85,12 +91,12 @@ def test_f13_greedy_texts_are_the_same_without_a_cache(name: str, scheme: str) -
 def test_f12_texts_alone_and_together(name: str, scheme: str) -> None:
     """Writing, searching, scoring and reading states: short prompts are padded in a batch, and it must not show."""
     lm = double(name, scheme)
-    together, found = generations(lm, PROMPTS, 8), n_best(lm, PROMPTS, Beams(3), 3, 8)
+    together, found = generations(lm, PROMPTS, 6), n_best(lm, PROMPTS, Beams(2), 2, 5)
     scores, vectors = lm.score(PROMPTS), lm.embed(PROMPTS)
     for i, prompt in enumerate(PROMPTS):
-        alone = generations(lm, prompt, 8)[0]
+        alone = generations(lm, prompt, 6)[0]
         assert alone.ids == together[i].ids and alone.logprob == pytest.approx(together[i].logprob, rel=1e-5)
-        assert [g.ids for g in n_best(lm, prompt, Beams(3), 3, 8)[0]] == [g.ids for g in found[i]]
+        assert [g.ids for g in n_best(lm, prompt, Beams(2), 2, 5)[0]] == [g.ids for g in found[i]]
         assert lm.score(prompt)[0].logprob == pytest.approx(scores[i].logprob, rel=1e-5)
         torch.testing.assert_close(lm.embed(prompt)[0], vectors[i], rtol=1e-5, atol=1e-5)
 

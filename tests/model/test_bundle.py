@@ -21,9 +21,10 @@ from torch import Tensor
 from unmask.batch import Batch, Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.model import bundle, gather
+from unmask.model import bundle
 from unmask.model.bundle import auto_classes, export_own, import_own, is_own, read_own, shared, source, stock_family
 from unmask.model.interop import load_hf
+from unmask.model.presets import preset, preset_config, preset_heads
 from unmask.model.transformer import Transformer
 from unmask.model.verify import check_export, trusted
 
@@ -140,52 +141,6 @@ def test_settings_in_the_file_say_what_ours_say() -> None:
     del sys.modules[module.__name__]
 
 
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A package of modules given as texts, gathered from `toy.top`."""
-
-    def write(**texts: str) -> str:
-        (tmp_path / "toy").mkdir(exist_ok=True)
-        for name, text in {"__init__": "", **texts}.items():
-            (tmp_path / "toy" / f"{name}.py").write_text(text)
-        return gather.gathered("toy.top", '"""toy"""\n')
-
-    monkeypatch.setattr(gather, "PACKAGE", "toy")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield write
-    for name in [n for n in sys.modules if n.split(".")[0] == "toy"]:
-        del sys.modules[name]
-
-
-def test_what_nothing_reaches_is_left_out_and_imports_inside_functions_are_followed(toy: Any) -> None:
-    text = toy(
-        top="import math\nfrom toy.low import used\n\ndef top():\n    from toy.late import late\n"
-        "    return used() + late() + math.pi\n",
-        low="import json\n\nLIMIT = 3\n'''Said here.'''\n\ndef unused():\n    return json\n\n"
-        "# why\ndef used():\n    return LIMIT\n",
-        late="from toy.low import LIMIT\n\ndef late():\n    return LIMIT\n",
-    )
-    space: dict[str, Any] = {}
-    exec(text, space)
-    assert space["top"]() == pytest.approx(6 + 3.14159265)
-    assert "unused" not in space and "json" not in text and "Said here." in text and "# why" in text
-    assert text.index("def used") < text.index("def late") < text.index("def top")
-
-
-@pytest.mark.parametrize(
-    "top, low, fault",
-    [
-        ("from toy.low import a\n\ndef f():\n    return a()\n\ndef b():\n    return 1\n",
-         "def a():\n    return b()\n\ndef b():\n    return 2\n", "b is defined by toy.low and by toy.top"),
-        ("from toy import low\n\ndef f():\n    return low.a()\n", "def a():\n    return 1\n", "import names of ours"),
-        ("from toy.low import a as c\n\ndef f():\n    return c()\n", "def a():\n    return 1\n", "import names of ours"),
-    ],
-)  # fmt: skip
-def test_names_that_cannot_stand_in_one_file_are_refused(toy: Any, top: str, low: str, fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
-        toy(top=top, low=low)
-
-
 # ---------------------------------------------------------------- the model
 
 
@@ -201,6 +156,23 @@ def test_a_directory_with_its_own_code_computes_what_the_model_does(name: str, t
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     stored = load_file(tmp_path / "model.safetensors")
     assert sum(t.numel() for t in stored.values()) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["unilm-base", "glm-base", "gpt3", "mass-base", "bert2bert-base", "modern-decoder", "modern-encdec", "fixed-data"],
+)
+def test_named_models_without_a_stock_class_are_exported_with_their_code(name: str, tmp_path: Path) -> None:
+    assert stock_family(preset_config(name)) is None
+    values = preset(name)
+    small: dict[str, Any] = {
+        "vocab_size": 50, "hidden_size": 32, "num_layers": 3, "num_heads": 4, "max_position": 40,
+        "num_kv_heads": None, "head_size": None, "intermediate_size": None,
+        "num_source_layers": 3 if values.get("num_source_layers") else 0, "window": 5 if values.get("window") else 0,
+    }  # fmt: skip
+    model = model_of(torch.float32, preset_heads(name), **{**values, **small})
+    export_own(model, tmp_path, IDS)
+    assert check_export(model, tmp_path) < 1e-5
 
 
 def test_it_runs_where_unmask_is_not_installed(tmp_path: Path) -> None:
@@ -397,6 +369,9 @@ def test_control_ids_and_permissions(tmp_path: Path) -> None:
     assert generation == {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "use_cache": False}
     assert len({f.stat().st_mode for f in tmp_path.iterdir()}) == 1
     assert is_own(tmp_path) and not is_own(tmp_path / "nowhere")
+    printed = "from unmask.model.bundle import source; print(source(), end='')"  # the check that the file's head names
+    done = subprocess.run([sys.executable, "-c", printed], capture_output=True, text=True, check=True)
+    assert printed in source() and done.stdout == (tmp_path / "modeling_unmask.py").read_text()
 
 
 def test_damaged_directories_are_refused_by_name(tmp_path: Path) -> None:
@@ -416,7 +391,7 @@ def test_damaged_directories_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a readable safetensors file"):
         read_own(tmp_path)
     config.write_text(json.dumps({**settings, bundle.MODEL_TYPE: {"version": "9", "model": {"nonsense": 1}}}))
-    with pytest.raises(UserError, match="written by unmask 9.*nonsense"):
+    with pytest.raises(UserError, match=r"written by unmask 9.*nonsense"):
         read_own(tmp_path)
     config.write_text(json.dumps({**settings, bundle.MODEL_TYPE: None}))
     with pytest.raises(UserError, match="holds no settings of unmask"):

@@ -15,7 +15,7 @@ from unmask.model.shapes import shapes
 from unmask.model.transformer import Transformer
 
 from .helpers import stream_of
-from .test_spec import FAMILIES, HEADS, tiny
+from .test_spec import FAMILIES, HEADS, mask_of, tiny
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -43,7 +43,7 @@ def test_steps_are_what_hooks_see(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
         monkeypatch.setattr(place, "attend", noting)
     source = stream_of(rows, sources, "full") if two else None
-    states = model(Batch(stream_of(rows, length, "causal"), {}, {}, source))["stream"].flatten(0, 1)[:5]
+    states = model(Batch(stream_of(rows, length, mask_of(config)), {}, {}, source))["stream"].flatten(0, 1)[:5]
     extra = torch.zeros(5, dtype=torch.long)
     for head, module in model.heads.items():
         read = states[:, None].expand(-1, model.declared[head].arity, -1)

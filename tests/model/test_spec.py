@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from unmask.batch import Batch, Head, visible
+from unmask.batch import Batch, Head, Pattern, visible
 from unmask.config import ModelConfig
 from unmask.model.cost import (
     Attended,
@@ -108,6 +108,11 @@ def tiny(**settings: Any) -> ModelConfig:
     return ModelConfig(**{"vocab_size": 50, "hidden_size": 32, "num_layers": 2, "max_position": 20, **settings})
 
 
+def mask_of(config: ModelConfig) -> Pattern:
+    """A mask the model takes: its own, but full where a convolution reads what follows."""
+    return "full" if config.convolution else "causal" if config.visibility == "causal" else "prefix"
+
+
 def counted(config: ModelConfig, heads: tuple[Head, ...]) -> int:
     with torch.device("meta"):
         model = Transformer(config, heads)
@@ -201,7 +206,7 @@ def test_flops_match_a_counted_forward_and_backward_pass(name: str, explicit: bo
     config, rows, length, sources, asked = tiny(**FAMILIES[name]), 2, 10, 6, 7
     two = config.num_source_layers > 0
     model = Transformer(config, [Head("lm")], seed=1)
-    stream = stream_of(rows=rows, length=length, pattern="causal" if config.visibility == "causal" else "prefix")
+    stream = stream_of(rows=rows, length=length, pattern=mask_of(config))
     source = stream_of(rows=rows, length=sources, pattern="full") if two else None
     with FlopCounterMode(display=False) as forward, sdpa_kernel(SDPBackend.MATH):
         states = model(Batch(stream, {}, {}, source), explicit=explicit)["stream"].flatten(0, 1)[:asked, None]
@@ -273,7 +278,7 @@ def test_activations_are_what_the_backward_pass_keeps(name: str, explicit: bool 
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    batch = Batch(stream_of(3, 48, "causal"), {}, {}, stream_of(3, 48, "full") if two else None)
+    batch = Batch(stream_of(3, 48, mask_of(config)), {}, {}, stream_of(3, 48, "full") if two else None)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         states = model(batch, explicit=explicit)["stream"]
     assert states.requires_grad
@@ -285,7 +290,7 @@ def test_memory_of_the_optimizers() -> None:
     from unmask.config import TrainConfig
     from unmask.train.optim import Optimizer
 
-    for name in ("gpt2", "mixtral", "t5", "deberta v1", "xlnet", "deepseek"):
+    for name in ("gpt2", "mixtral", "t5", "deberta v1", "xlnet", "deepseek", "nanochat"):
         config = tiny(**FAMILIES[name])
         model = Transformer(config, [Head("lm")])
         for kind in ("adamw", "muon"):
@@ -313,5 +318,3 @@ def test_the_cache_holds_what_the_formula_says() -> None:
     # DeepSeek-V2, section 2.1.4: 9/2 head sizes a layer with key_rank = 4 and rotary_size = 1/2 of them
     v3 = preset_config("deepseek-v3")
     assert cache_numbers(v3).latent == v3.num_layers * 9 * 128 // 2
-
-

@@ -271,21 +271,6 @@ def lm_eval(context: typer.Context) -> None:
 
 
 @app.command()
-def inspect(
-    what: Annotated[str, typer.Argument(help="A recipe, a run directory or a Hugging Face directory.")],
-    as_json: Json = False,
-) -> None:
-    """Parameters and FLOPs per token of a model, before or after training."""
-    from unmask.describe import describe
-
-    result = describe(what)
-    if as_json:
-        return emit(result)
-    for key, value in result.items():
-        print(f"{key:>24}  {value:,}" if isinstance(value, int) else f"{key:>24}  {value}")
-
-
-@app.command()
 def demo(
     corpus: Annotated[
         str | None, typer.Argument(help="Your text; without it, the prose that ships with CPython.")

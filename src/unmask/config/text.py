@@ -126,7 +126,8 @@ class TokenizerConfig(Strict):
     digits: Literal["keep", "split"] = "keep"
     """split: every digit is a token of its own (Touvron et al. 2023, section 2.1)."""
     end_of_word: str | None = None
-    """bpe only: the mark that closes a word, such as </w> (Sennrich et al. 2016; GPT-1); cuts at blanks."""
+    """bpe only: the mark that closes a word, such as </w> (Sennrich et al. 2016); cuts at blanks. GPT-1's tokenizer is
+    this with split=bert and lowercase, which takes accents off too."""
     lowercase: bool = False
     """Fold case before splitting (bpe, wordpiece, unigram and word)."""
     normalization: Literal["none", "nfc", "nfkc"] = "none"

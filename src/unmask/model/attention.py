@@ -139,11 +139,10 @@ def _explicit(
     q3 = q.reshape(*folded, size)
     k3 = k.reshape(rows * groups, keys, size).transpose(1, 2)
     bias = None if view.bias is None else view.bias.view(*folded, keys)
+    added = None if cap is not None else bias  # a cap holds scores alone: the mask comes after it
     if terms is not None:
         scaled = terms.reshape(*folded, keys) * scale
-        added = scaled if bias is None or cap is not None else scaled + bias
-    else:
-        added = None if cap is not None else bias
+        added = scaled if added is None else scaled + added
     if added is None:
         scores = torch.baddbmm(q3.new_zeros(()), q3, k3, beta=0, alpha=scale)
     else:

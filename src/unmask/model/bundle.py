@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmask import __version__
+import unmask
 from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError
@@ -63,7 +63,7 @@ def stock_family(config: ModelConfig) -> Family | None:
 @cache
 def source() -> str:
     """The text of modeling_unmask.py: the same for every model of one version of unmask."""
-    return gathered("unmask.model.wrapper", _HEADER.format(version=__version__))
+    return gathered("unmask.model.wrapper", _HEADER.format(version=unmask.__version__))
 
 
 # ---------------------------------------------------------------- out
@@ -121,7 +121,7 @@ def _settings(model: Transformer) -> dict[str, Any]:
         "tie_word_embeddings": bool(shared(model)),
         "dtype": name,
         MODEL_TYPE: {
-            "version": __version__,
+            "version": unmask.__version__,
             "model": config.model_dump(mode="json"),
             "heads": [asdict(head) for head in model.declared.values()],
         },
@@ -191,7 +191,7 @@ def read_own(directory: str | Path) -> Own:
         config = ModelConfig.model_validate(stored.get("model"))
         heads = TypeAdapter(tuple[Head, ...]).validate_python(stored.get("heads"))
     except ValidationError as error:
-        made = f" (written by unmask {stored.get('version')}, this is {__version__})"
+        made = f" (written by unmask {stored.get('version')}, this is {unmask.__version__})"
         raise UserError(f"{path / 'config.json'} describes no model{made}: {first_fault(error)}") from None
     try:
         held = load_file(path / "model.safetensors")

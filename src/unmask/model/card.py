@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from unmask import __version__
+import unmask
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 
@@ -180,7 +180,7 @@ def _what(facts: Facts, run: _Run) -> str:
         f"# A Transformer {kind}{family}",
         "",
         f"{facts.parameters:,} parameters: {depth} of width {c.hidden_size} with {c.num_heads} heads, "
-        f"a vocabulary of {c.vocab_size:,}. Exported by unmask {__version__}.",
+        f"a vocabulary of {c.vocab_size:,}. Exported by unmask {unmask.__version__}.",
     ]
     if facts.objective:
         lines[-1] += f" Objective: {facts.objective['type']}."
@@ -254,7 +254,8 @@ def _training(facts: Facts, run: _Run) -> str:
     for side, title in (("train", "Training text"), ("valid", "Held-out text")):
         for name, held in (facts.data or {}).get(side, {}).items():
             source = f" ({name})" if name else ""
-            figures = [f"{held[k]:,} {k}" for k in ("documents", "tokens", "bytes") if held.get(k) is not None]
+            units = [k for k in ("documents", "tokens", "bytes") if held.get(k) is not None]
+            figures = [f"{held[k]:,} {k.removesuffix('s') if held[k] == 1 else k}" for k in units]
             out.append(f"- {title}{source}: {', '.join(figures)}")
     if names := _paths(run.recipe.get("corpus")):
         out.append("- Read from: " + ", ".join(f"`{_short(n, 'path')}`" for n in names))

@@ -159,8 +159,8 @@ def visible_keys(
 
     window: largest position difference; prefix: tokens that see each other (None = half of the row).
 
-    >>> visible_keys(9), visible_keys(9, "bidirectional"), visible_keys(9, window=2), visible_keys(4, "prefix", None, 2)
-    (5.0, 9.0, 2.6666666666666665, 2.75)
+    >>> visible_keys(9), visible_keys(9, "bidirectional"), visible_keys(8, window=2), visible_keys(4, "prefix", None, 2)
+    (5.0, 9.0, 2.625, 2.75)
     """
     if length < 1:
         return 0.0

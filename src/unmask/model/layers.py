@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -53,12 +54,14 @@ class Attention(nn.Module):
     def _project(self, x: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, H or K, D) each."""
         if keys is None:
-            parts: tuple[Tensor, ...] = self.qkv(x).split(self.parts, -1)
+            joint = self.qkv(x)
         else:
-            weights = self.qkv.weight.split(self.parts)
-            biases = (None,) * 3 if self.qkv.bias is None else self.qkv.bias.split(self.parts)
-            parts = tuple(F.linear(s, w, b) for s, w, b in zip((x, keys, keys), weights, biases, strict=True))
-        q, k, v = (p.unflatten(-1, (-1, self.size)) for p in parts)
+            query = self.parts[0]
+            weight, bias = self.qkv.weight, self.qkv.bias
+            own = F.linear(x, weight[:query], None if bias is None else bias[:query])
+            joint = torch.cat([own, F.linear(keys, weight[query:], None if bias is None else bias[query:])], -1)
+        rows, length, _ = x.shape
+        q, k, v = joint.view(rows, length, -1, self.size).split([self.heads, self.groups, self.groups], 2)
         return q, k, v
 
     def _place(self, q: Tensor, k: Tensor, angles: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
@@ -157,6 +160,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, context: Context, depth: int, keys: Tensor | None = None) -> Tensor:
         """x (B, T, d) → (B, T, d). `keys`: see `Attention`."""
+        if keys is not None and not self.post:
+            keys = _normed(keys, self.attention_norm)
 
         def attention(y: Tensor) -> Tensor:
             return self.attention(y, context, depth, keys)

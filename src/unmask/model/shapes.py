@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from unmask.batch import Head
 from unmask.config import ModelConfig
-from unmask.model.spec import LANGUAGE_MODEL, lends_values
+from unmask.model.spec import LANGUAGE_MODEL, lends_values, pooled
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,9 @@ class _Shapes:
         else:
             yield self._state(f"{name}.attention.q_a", "compressed queries", m.query_rank)
             yield self._state(f"{name}.attention.q_b", "queries", c.num_heads * d)
-        yield self._state(f"{name}.attention.kv_a", "latent, and the rotary key of all heads", m.key_rank + m.rotary_size)
+        yield self._state(
+            f"{name}.attention.kv_a", "latent, and the rotary key of all heads", m.key_rank + m.rotary_size
+        )
         both = c.num_heads * (c.size_per_head + m.value_size)
         yield self._state(f"{name}.attention.kv_b", "keys without position, and values", both)
         yield Step("[queries]", (self.rows, c.num_heads, self.length, d), "")
@@ -192,9 +194,7 @@ def _head(config: ModelConfig, head: Head, name: str, n: int) -> Iterator[Step]:
         yield Step(f"{name}.boundary", (n, d), "from both ends of a span")
     elif head.over == "vocabulary" and config.head_transform:
         yield Step(f"{name}.dense", (n, config.table_size), "dense, activation, norm")
-    elif (head.over in ("classes", "score", "group") and config.pooler) or (
-        head.over == "binary" and config.detector_transform
-    ):
+    elif pooled(config, head):
         yield Step(f"{name}.pooler", (n, d), "")
     rows = head.size or config.vocab_size if head.over == "vocabulary" else head.size or 1
     yield Step(f"[{name}]", (n, rows), "logits at targets")

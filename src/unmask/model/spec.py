@@ -104,7 +104,8 @@ def stack_pieces(config: ModelConfig, source: bool) -> Iterator[Piece]:
     """What stands around the layers of one stack."""
     e, d = config.table_size, config.hidden_size
     if config.positions == "learned" or (config.mask_decoder and not source):
-        yield Piece("positions", 0, (config.max_position + config.position_offset) * e)
+        width = d if config.mask_decoder else e  # the mask decoder adds it to states
+        yield Piece("positions", 0, (config.max_position + config.position_offset) * width)
     yield Piece("positions", 0, config.positions2 * e)
     yield Piece("token types", 0, config.token_types * e)
     if config.embedding_norm:
@@ -238,9 +239,7 @@ def head_pieces(config: ModelConfig, head: Head, part: str) -> Iterator[Piece]:
         width = config.table_size
         bias = config.head_transform_bias * width
         yield Piece(part, d * width, bias + _norm(config, width), reader="target")
-    elif head.over in ("classes", "score", "group") and config.pooler:
-        yield Piece(part, d * d, d, reader="target")
-    elif head.over == "binary" and config.detector_transform:
+    elif pooled(config, head):
         yield Piece(part, d * d, d, reader="target")
     if head.over == "vocabulary":
         rows = head.size or config.vocab_size
@@ -249,3 +248,10 @@ def head_pieces(config: ModelConfig, head: Head, part: str) -> Iterator[Piece]:
     else:
         rows = head.size if head.over == "classes" else 1
         yield Piece(part, rows * d, rows, reader="target")
+
+
+def pooled(config: ModelConfig, head: Head) -> bool:
+    """Whether a dense layer stands in front of a head's own: BERT's pooler, ELECTRA's detector."""
+    if head.over == "binary":
+        return config.detector_transform
+    return head.over in ("classes", "score", "group") and config.pooler

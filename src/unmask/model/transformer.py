@@ -34,8 +34,10 @@ class Stack(nn.Module):
         self.config = config
         d, table = config.hidden_size, config.table_size
         cross = config.num_source_layers > 0 and not source
-        placed = config.positions == "learned" or (config.mask_decoder and not source)
-        self.positions = Table(config.max_position + config.position_offset, table) if placed else None
+        self.decodes_masks = config.mask_decoder and not source
+        placed = config.positions == "learned" or self.decodes_masks
+        width = d if self.decodes_masks else table  # the decoder adds it to states
+        self.positions = Table(config.max_position + config.position_offset, width) if placed else None
         self.positions2 = Table(config.positions2, table) if config.positions2 else None
         self.token_types = Table(config.token_types, table) if config.token_types else None
         self.embedding_norm = Norm(config, table) if config.embedding_norm else None
@@ -77,14 +79,14 @@ class Stack(nn.Module):
         context = self._context(start, stream, memory, cache, generator, explicit, drop)
         x = start
         for depth, layer in enumerate(self.depths):
-            if c.mask_decoder and depth == len(self.depths) - 1:
+            if self.decodes_masks and depth == len(self.depths) - 1:
                 break
             if self.stream_scale is not None and self.embedding_scale is not None:
                 x = self.stream_scale[depth] * x + self.embedding_scale[depth] * start
             x = self.layers[layer](x, context, depth)
             if depth == 0 and self.convolution is not None:
                 x = self.convolution(start, x, stream.block)
-        if c.mask_decoder:
+        if self.decodes_masks:
             x = self._decode_masks(x, stream, context)
         if routing is not None:
             routing.extend(context.routing)
@@ -116,7 +118,7 @@ class Stack(nn.Module):
         assert self.positions is not None
         depth = len(self.depths) - 1
         layer = self.layers[self.depths[depth]]
-        query = x + self.positions(stream.positions)
+        query = x + self.positions(stream.positions + self.config.position_offset)
         for _ in range(2):
             query = layer(query, context, depth, x)
         return query
@@ -262,6 +264,8 @@ def _check(stream: Stream, config: ModelConfig) -> None:
     if low < (QUERY if config.query_vector else 0):
         hint = "appended queries need model.query_vector=true" if low == QUERY else "ids start at 0"
         raise UserError(f"token id {low} is negative: {hint}")
+    if config.convolution and stream.pattern != "full":
+        raise UserError(f"model.convolution reads what follows: under a {stream.pattern} mask it would tell the answer")
     placed = config.positions == "learned" or config.mask_decoder
     if placed and (last := int(stream.positions.max())) >= config.max_position:
         raise UserError(

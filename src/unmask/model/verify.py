@@ -234,7 +234,7 @@ def _random(config: ModelConfig, seed: int, lengths: np.ndarray, first: np.ndarr
     random = np.random.default_rng(seed)
     if not config.num_source_layers:
         return Batch(_ragged(random, config, config.visibility, lengths, first), {}, {})
-    stream = _ragged(random, config, config.visibility, lengths, None)
+    stream = replace(_ragged(random, config, config.visibility, lengths, None), token_type=None)
     return Batch(stream, {}, {}, _ragged(random, config, "bidirectional", lengths, first))
 
 
@@ -267,14 +267,12 @@ def _arguments(batch: Batch, config: ModelConfig) -> dict[str, Tensor]:
     """The same batch for a class of the library; what its forward does not take is left out by the caller."""
     stream, source = batch.stream, batch.source
     real = stream.block != 0
+    first = stream if source is None else source
+    out = {"input_ids": first.tokens.long(), "attention_mask": (first.block != 0).long()}
+    if first.token_type is not None:
+        out["token_type_ids"] = first.token_type.long()
     if source is not None:
-        return {
-            "input_ids": source.tokens.long(),
-            "attention_mask": (source.block != 0).long(),
-            "decoder_input_ids": stream.tokens.long(),
-            "decoder_attention_mask": real.long(),
-        }
-    out = {"input_ids": stream.tokens.long(), "attention_mask": real.long()}
-    if config.visibility == "prefix":
+        out.update(decoder_input_ids=stream.tokens.long(), decoder_attention_mask=real.long())
+    elif config.visibility == "prefix":
         out["prefix_length"] = ((stream.reveal == 0) & real).sum(1)
-    return out if stream.token_type is None else {**out, "token_type_ids": stream.token_type.long()}
+    return out

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, Maske
 from unmask.batch import Batch, Head, Stream
 from unmask.config import ModelConfig
 from unmask.model.heads import HeadModule
-from unmask.model.layers import Norm
+from unmask.model.parts import Norm
 from unmask.model.transformer import Transformer
 
 IGNORED = -100

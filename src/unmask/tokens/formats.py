@@ -146,6 +146,23 @@ def _of_merges(vocab: dict[str, int], file: Path) -> str:
     return _with_controls(built, vocab)
 
 
+def gpt1_files(spec: Mapping[str, Any]) -> dict[str, str]:
+    """vocab.json and merges.txt of a tokenizer of GPT-1's kind, file name → content; of another kind, nothing.
+
+    The kind is what the common library's OpenAIGPTTokenizer does with such files: BPE with </w>, lower case without
+    accents, cuts at blanks and punctuation (BERT's).
+    """
+    model, normal, cuts = spec["model"], spec["normalizer"], spec["pre_tokenizer"]
+    lower = {"type": "BertNormalizer", "lowercase": True, "handle_chinese_chars": True, "clean_text": True}
+    same = model["type"] == "BPE" and model.get("end_of_word_suffix") == END_OF_WORD and model.get("unk_token")
+    same = same and {**(normal or {}), "strip_accents": None} == {**lower, "strip_accents": None}
+    if not same or normal["strip_accents"] not in (None, True) or cuts != {"type": "BertPreTokenizer"}:
+        return {}
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    vocab = json.dumps(model["vocab"], ensure_ascii=False)
+    return {"vocab.json": vocab, "merges.txt": "\n".join(["#version: 0.2", *merges]) + "\n"}
+
+
 # ---------------------------------------------------------------- BERT
 
 

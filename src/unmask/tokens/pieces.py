@@ -138,7 +138,8 @@ def _normalizer(config: TokenizerConfig, split: str) -> Any:
     steps: list[Any] = []
     if config.normalization != "none":
         steps.append({"nfc": normalizers.NFC, "nfkc": normalizers.NFKC}[config.normalization]())
-    if config.type == "wordpiece":
+    gpt1 = config.end_of_word is not None and split == "bert" and config.lowercase  # accents go, as with BERT
+    if config.type == "wordpiece" or gpt1:
         # Chinese characters are words by themselves, unless the text is segmented.
         steps.append(normalizers.BertNormalizer(lowercase=config.lowercase, handle_chinese_chars=split != "whitespace"))
     elif config.lowercase:

@@ -26,7 +26,7 @@ from unmask.text.progress import Say
 from unmask.tokens.aligned import Aligned, by_bytes, by_characters, by_library, in_original
 from unmask.tokens.cuts import PIECE, cut
 from unmask.tokens.encode import Encoder
-from unmask.tokens.formats import read_tokenizer
+from unmask.tokens.formats import gpt1_files, read_tokenizer
 from unmask.tokens.pieces import BYTES, learn
 from unmask.tokens.special import Vocabulary, roles_of
 from unmask.tokens.structure import (
@@ -96,7 +96,7 @@ class Tokenizer:
         os.replace(unfinished, path)
 
     def save_hf(self, directory: str | Path, around: Around = (None, None), max_length: int | None = None) -> None:
-        """Write what `AutoTokenizer.from_pretrained` reads.
+        """Write what `AutoTokenizer.from_pretrained` reads; of GPT-1's kind, vocab.json and merges.txt beside it.
 
         `around`: the roles that tokenizer puts before and after a text, as the model read it in training:
         ("cls", "sep") for BERT-like ones, ("bos", None) for decoders, (None, "eos") for T5's source.
@@ -116,6 +116,8 @@ class Tokenizer:
         _write_json(directory / "tokenizer.json", spec)
         _write_json(directory / "tokenizer_config.json", config)
         _write_json(directory / "special_tokens_map.json", names)
+        for name, content in gpt1_files(self.spec).items():
+            (directory / name).write_text(content, encoding="utf-8")
 
     # ------------------------------------------------------------ text → ids
 

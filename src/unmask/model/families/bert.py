@@ -224,9 +224,7 @@ ALBERT = Family(
     rows=(
         *_embeddings("albert.embeddings"),
         *pair("stack.widen", "albert.encoder.embedding_hidden_mapping_in"),
-        *pair(
-            "stack.layers.{i}.attention.qkv", several(_ALBERT_LAYER + "attention.", "query key value"), form=QKV
-        ),
+        *pair("stack.layers.{i}.attention.qkv", several(_ALBERT_LAYER + "attention.", "query key value"), form=QKV),
         *pair("stack.layers.{i}.attention.out", _ALBERT_LAYER + "attention.dense"),
         *pair("stack.layers.{i}.attention_norm", _ALBERT_LAYER + "attention.LayerNorm"),
         *pair("stack.layers.{i}.mlp.up", _ALBERT_LAYER + "ffn"),

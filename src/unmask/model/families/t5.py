@@ -95,18 +95,18 @@ def _read_switch(c: Settings) -> dict[str, Any]:
     out = _read_t5({**c, "scale_decoder_outputs": tied})
     layers = {"encoder": out["num_source_layers"], "decoder": out["num_layers"]}
     steps = {k: _step(layers[k], c.get(f"num_sparse_{k}_layers", 3)) for k in layers}
-    patterns = {k: ["E" if i % steps[k] == 1 or steps[k] == 1 else "D" for i in range(layers[k])] for k in layers}
-    shorter = min(layers.values())
-    if patterns["encoder"][:shorter] != patterns["decoder"][:shorter]:
+    source, stream = ("".join("DE"[i % steps[k] == 1 or steps[k] == 1] for i in range(layers[k])) for k in layers)
+    pattern = max(source, stream, key=len)
+    if not (pattern.startswith(source) and pattern.startswith(stream)):
         raise UserError(
             f"config.json: every {steps['encoder']}th layer of the encoder but every {steps['decoder']}th "
             "of the decoder has experts; one pattern for both is supported"
         )
-    if "E" in max(patterns.values(), key=len):
+    if "E" in pattern:
         out["experts"] = {
             "count": c.get("num_experts", 8),
             "per_token": 1,
-            "pattern": "".join(max(patterns.values(), key=len)),
+            "pattern": pattern,
             "router_bias": c.get("router_bias", False),
             "normalise": False,
             "capacity": c.get("expert_capacity", 64),

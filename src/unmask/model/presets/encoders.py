@@ -53,12 +53,7 @@ ENCODERS: dict[str, Values] = {
     # Clark et al. 2020, table 6. The released small generator is as large as its discriminator;
     # the paper's is a quarter of it (hidden_size 64, num_heads 1, intermediate_size 256)
     "electra-small-generator": _ELECTRA,
-    "electra-small-discriminator": {
-        **_ELECTRA,
-        "head_transform": False,
-        "head_bias": False,
-        "tied_head": False,
-    },
+    "electra-small-discriminator": _ELECTRA,
     # He et al. 2021 (v2: convolution, shared projections) and He et al. 2023 (v3)
     "deberta-v2-xlarge": {**_DEBERTA, **LARGE, "hidden_size": 1536, "num_heads": 24, "intermediate_size": 6144}
     | {"convolution": 3},

@@ -51,9 +51,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("bert", "BertForMaskedLM", BERT),
     "bert-pair": ("bert", "BertForPreTraining", {**BERT, "pooler": True, "token_types": 2}),
     "gpt2": ("gpt2", "GPT2LMHeadModel", {}),
-    "gpt2-prefix": ("gpt2", "GPT2LMHeadModel", {"visibility": "prefix", "activation": "gelu_tanh"}),
+    "gpt2-tanh": ("gpt2", "GPT2LMHeadModel", {"activation": "gelu_tanh"}),
     "llama": ("llama", "LlamaForCausalLM", {**LLAMA, "tied_head": False}),
-    "llama-prefix": ("llama", "LlamaForCausalLM", {**LLAMA, "visibility": "prefix", "activation": "geglu"}),
+    "llama-tied": ("llama", "LlamaForCausalLM", {**LLAMA, "activation": "geglu"}),
     "t5-1.0": ("t5", "T5ForConditionalGeneration", {**T5, "head_scale": 32**-0.5}),
     "t5-1.1": ("t5", "T5ForConditionalGeneration", {**T5, "activation": "geglu_tanh", "tied_head": False}),
     "t5-silu": ("t5", "T5ForConditionalGeneration", {**T5, "activation": "swiglu"}),
@@ -91,26 +91,6 @@ def test_the_stock_class_gives_the_same_logits_and_the_round_trip_is_exact(name:
     assert third == again.config
 
 
-def test_a_prefix_model_says_which_mask_it_needs(tmp_path: Path) -> None:
-    model = exported("gpt2-prefix", tmp_path)
-    assert json.loads((tmp_path / "unmask.json").read_text())["visibility"] == "prefix"
-    assert "causal mask instead" in (tmp_path / "README.md").read_text()
-    (tmp_path / "unmask.json").unlink()
-    causal, _ = load_hf(tmp_path)
-    assert causal.config.visibility == "causal"
-    with pytest.raises(UserError, match="logits differ"):
-        other = Transformer(model.config.model_copy(update={"visibility": "causal"}), [LM])
-        check_export(other, tmp_path)
-
-
-def test_the_readme_of_a_prefix_model_runs(tmp_path: Path) -> None:
-    exported("gpt2-prefix", tmp_path)
-    code = (tmp_path / "README.md").read_text().split("```python\n")[1].split("```")[0]
-    scope: dict[str, Any] = {"input_ids": torch.arange(5, 15)[None], "p": 4}
-    exec(code.replace('"."', repr(str(tmp_path))), scope)
-    assert scope["logits"].shape == (1, 10, 50)
-
-
 def test_heads_the_stock_class_lacks_are_named(tmp_path: Path) -> None:
     model = model_of(torch.float32, (LM, PAIR))
     assert export_hf(model, tmp_path) == ("heads.order.weight", "heads.order.bias")
@@ -127,6 +107,7 @@ def test_heads_the_stock_class_lacks_are_named(tmp_path: Path) -> None:
         ({"family": "t5", **T5, "num_source_layers": 0}, "num_source_layers=0"),
         ({"family": "bert", **BERT, "query_vector": True}, "query_vector=True"),
         ({"family": "t5", **T5, "head_scale": 0.5}, "head_scale=0.5"),
+        ({"visibility": "prefix"}, "gpt2 comes nearest: visibility=prefix"),
         ({"positions": "sinusoidal"}, "no family of the common library holds this model"),
     ],
 )
@@ -286,7 +267,7 @@ def test_an_absent_token_type_table_is_zeros(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "head"), [("llama", False), ("llama-prefix", True), ("t5-1.1", False), ("gpt2", True)]
+    ("name", "head"), [("llama", False), ("llama-tied", True), ("t5-1.1", False), ("gpt2", True)]
 )
 def test_a_body_alone_has_a_vocabulary_head_only_where_that_is_the_tied_table(
     name: str, head: bool, tmp_path: Path
@@ -303,21 +284,18 @@ def test_a_body_alone_has_a_vocabulary_head_only_where_that_is_the_tied_table(
 # ---------------------------------------------------------------- settings and files
 
 
-def test_settings_are_read_with_the_mask_that_our_exports_note(tmp_path: Path) -> None:
-    for name in ("gpt2", "gpt2-prefix", "bert"):
+def test_settings_are_read_as_they_were_written(tmp_path: Path) -> None:
+    for name in ("gpt2", "llama", "bert"):
         model = exported(name, tmp_path / name)
         assert read_hf_config(tmp_path / name).visibility == model.config.visibility
-    place = tmp_path / "gpt2-prefix"
+    place = tmp_path / "gpt2"
     for file, text, message in (
-        ("unmask.json", '{"visibility": "sideways"}', "describes no model: visibility: Input should be"),
-        ("unmask.json", "{", "unmask.json is not valid JSON"),
-        ("unmask.json", "[]", "holds no settings"),
+        ("config.json", "[]", "holds no settings"),
         ("config.json", '{"model_type": "gpt2", "n_head": 5}', "num_heads=5 does not divide"),
         ("config.json", '{"model_type": "gpt2", "n_layer": "x"}', "num_layers: Input should be"),
         ("config.json", '{"model_type": "llama", "rope_parameters": [1]}', "a value of the wrong kind"),
         ("config.json", "{", "config.json is not valid JSON"),
     ):
-        (place / "unmask.json").write_text("{}")
         (place / file).write_text(text)
         with pytest.raises(UserError, match=message):
             read_hf_config(place)
@@ -326,5 +304,5 @@ def test_settings_are_read_with_the_mask_that_our_exports_note(tmp_path: Path) -
 
 
 def test_every_file_of_an_export_can_be_read_by_the_same_people(tmp_path: Path) -> None:
-    exported("gpt2-prefix", tmp_path)
+    exported("gpt2", tmp_path)
     assert len({f.stat().st_mode for f in tmp_path.iterdir()}) == 1

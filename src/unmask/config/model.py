@@ -293,8 +293,8 @@ class ModelConfig(Strict):
             raise ValueError(f"relative_buckets={self.relative_buckets}: t5 positions need at least 4")
         if self.relative_start == "neighbours" and self.positions != "t5":
             raise ValueError("relative_start=neighbours is of positions=t5")
-        if self.mask_decoder and self.positions != "deberta":
-            raise ValueError("mask_decoder is written for positions=deberta")
+        if self.mask_decoder and (self.positions != "deberta" or self.table_size != self.hidden_size):
+            raise ValueError("mask_decoder is written for positions=deberta with embeddings as wide as hidden_size")
         return self
 
     @property

@@ -264,7 +264,7 @@ def _kept(config: ModelConfig, context: int, source: bool, memory_context: int, 
     total = 2.0 * d + (c.convolution + 4) * d * (c.convolution > 0)
     for layer in [*c.depths(depth), *([depth - 1] if c.mask_decoder else [])]:
         total += 2 * norm + _kept_heads(c) + scores * context + _kept_units(c, layer) + 2 * d * c.residual_scalars
-        total += _kept_terms(c, context)
+        total += _kept_terms(c)
         if c.num_source_layers and not source:
             total += norm + 3 * c.num_heads * c.size_per_head + scores * memory_context
     return total
@@ -280,12 +280,12 @@ def _kept_heads(c: ModelConfig) -> int:
     return out + both + c.kv_heads * c.size_per_head + again * both
 
 
-def _kept_terms(c: ModelConfig, context: int) -> float:
-    """Terms of relative position: queries and keys again, and the table's products, spread over a row's tokens."""
+def _kept_terms(c: ModelConfig) -> int:
+    """Terms of relative position: queries and keys again. (The table itself is kept once a batch.)"""
     if c.positions not in ("deberta", "xlnet"):
-        return 0.0
+        return 0
     copies = 1 if c.positions == "xlnet" else 2
-    return copies * c.num_heads * c.size_per_head * (1 + table_rows(c, context) / max(context, 1))
+    return copies * c.num_heads * c.size_per_head
 
 
 def _kept_units(c: ModelConfig, layer: int) -> int:

@@ -45,6 +45,11 @@ class HeadModule(nn.Module):
         self.squash: Callable[[Tensor], Tensor] = torch.tanh  # of the pooler
         if head.arity not in (1, 2):
             raise UserError(f"head '{head.name}' reads {head.arity} positions; 1 and 2 are known")
+        if head.arity == 2 and config.tied_head and config.table_size != d:
+            raise UserError(
+                f"head '{head.name}' reads two positions with the embedding's own table, which is {config.table_size} "
+                f"wide and not {d}: set model.tied_head=false, or drop model.embedding_size"
+            )
         if head.arity == 2:
             self.boundary = Boundary(config, head.extra)
         elif head.over == "vocabulary" and config.head_transform:

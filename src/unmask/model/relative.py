@@ -157,8 +157,8 @@ class Disentangled(nn.Module):
         q_table, k_table = self._tables(pairs.table, qkv)
         k = k.repeat_interleave(self.heads // k.shape[1], 1)
         k_table = k_table.repeat_interleave(self.heads // self.groups, 0)
-        from_query = q @ k_table.to(q.dtype).transpose(1, 2)  # (B, H, Tq, R)
-        from_key = k @ q_table.to(k.dtype).transpose(1, 2)  # (B, H, Tk, R)
+        from_query = _over(q, k_table.to(q.dtype).transpose(1, 2))  # (B, H, Tq, R)
+        from_key = _over(k, q_table.to(k.dtype).transpose(1, 2))  # (B, H, Tk, R)
         return _pick(from_query, pairs.index) + _pick(from_key, pairs.index.transpose(1, 2)).transpose(2, 3)
 
     def _tables(self, table: Tensor, qkv: nn.Linear) -> tuple[Tensor, Tensor]:
@@ -199,11 +199,18 @@ class Recurrence(nn.Module):
             b[:, None].to(q.dtype) for b in (self.content_bias, self.position_bias, self.type_bias)
         )
         k = k.repeat_interleave(self.heads // k.shape[1], 1)
-        out = _pick((q + position) @ r.to(q.dtype), pairs.index) + content @ k.transpose(2, 3)
+        out = _pick(_over(q + position, r.to(q.dtype)), pairs.index) + content @ k.transpose(2, 3)
         if pairs.same_type is None:
             return out
-        both = (q + kind) @ self.types.to(q.dtype).permute(1, 2, 0)  # (B, H, Tq, 2)
+        both = _over(q + kind, self.types.to(q.dtype).permute(1, 2, 0))  # (B, H, Tq, 2)
         return out + torch.where(pairs.same_type[:, None], both[..., :1], both[..., 1:])
+
+
+def _over(x: Tensor, table: Tensor) -> Tensor:
+    """(B, H, T, R): x (B, H, T, D) times table (H, D, R), without the B copies of it that broadcasting would keep."""
+    rows, heads, length, size = x.shape
+    folded = x.transpose(0, 1).reshape(heads, rows * length, size)
+    return (folded @ table).view(heads, rows, length, -1).transpose(0, 1)
 
 
 def _pick(terms: Tensor, index: Tensor) -> Tensor:

@@ -17,18 +17,16 @@ from unmask.model.families import ALIASES, FAMILIES, Family, Row, Settings
 from unmask.model.families.base import ACTIVATIONS, GATES
 
 NOTES = "unmask.json"
-"""The file in which our exports say what config.json cannot: the mask, the objective, the trained context."""
+"""The file in which our exports say what config.json cannot: the objective, and the trained context."""
 
 
 def read_hf_config(directory: str | Path) -> ModelConfig:
-    """The ModelConfig of a Hugging Face directory, with the mask that an export of ours notes beside it."""
+    """The ModelConfig of a Hugging Face directory."""
     path = Path(directory)
     if not (path / "config.json").is_file():
         raise UserError(f"{path} is not a model directory: it has no config.json")
     try:
-        config = read_config(read_json(path / "config.json"))
-        noted = {k: v for k, v in read_notes(path).items() if k == "visibility"}
-        return ModelConfig.model_validate({**config.model_dump(), **noted})
+        return read_config(read_json(path / "config.json"))
     except ValidationError as error:
         raise UserError(f"{path} describes no model: {first_fault(error)}") from None
     except (TypeError, ValueError, AttributeError) as error:  # a list where a number belongs, and the like

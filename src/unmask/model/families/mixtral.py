@@ -146,7 +146,8 @@ MIXTRAL = Family(
 def _read_deepseek(c: Settings) -> dict[str, Any]:
     heads, latent_eps = c.get("num_attention_heads", 128), 1e-6  # the library's norms of latents know no other
     plain = {"rms_norm_eps": latent_eps, "num_key_value_heads": heads, "rope_interleave": True, "moe_layer_freq": 1}
-    need(c, "deepseek_v3", **plain, scoring_func="sigmoid", topk_method="noaux_tc")
+    given = {k: v for k, v in c.items() if v is not None}  # null: the family's own
+    need(given, "deepseek_v3", **plain, scoring_func="sigmoid", topk_method="noaux_tc")
     if not c.get("n_shared_experts", 1):
         raise UserError("config.json: n_shared_experts=0 is not supported for deepseek_v3, only 1 and more")
     return {

@@ -19,11 +19,12 @@ from unmask.batch import Rows
 from unmask.config import ModelConfig, TokenizerConfig
 from unmask.errors import UserError
 from unmask.lm import LM
-from unmask.model.convert import Weights, named_once, to_visibility
+from unmask.model.convert import Weights, to_visibility
 from unmask.model.interop import LEAST
 from unmask.model.transformer import Transformer
 from unmask.objectives.base import Objective
 from unmask.recipe import OF_TRAINING, Recipe
+from unmask.tensors import named_once
 from unmask.tokens.grow import missing
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
@@ -194,7 +195,7 @@ def fill(network: Transformer, weights: Weights, title: str) -> Filled:
     Heads that the weights lack, or have in another size, keep the start that the model gave them. Under 90 % of the
     body's numbers, or a body's tensor of another size, is an error: this is another model.
     """
-    own = named_once(network)
+    own = named_once(network)[0]
     loaded, new, restarted = [], [], []
     for name, tensor in own.items():
         there = weights.state.get(name)

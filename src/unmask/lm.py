@@ -23,6 +23,7 @@ from unmask.errors import UserError
 from unmask.evaluate import fill, generate, score
 from unmask.evaluate.base import device_of, evaluating, shape_of, tokenizer_of
 from unmask.evaluate.inputs import frame_size, framed, stream_of
+from unmask.evaluate.permuted import permuted
 from unmask.model.bundle import auto_classes, export_own, is_own, stock_family
 from unmask.model.card import Facts, write_card
 from unmask.model.heads import HeadModule, read
@@ -138,6 +139,8 @@ class LM:
         token_type_ids: Any = None,
         decoder_input_ids: Any = None,
         prefix_length: Any = None,
+        perm_mask: Any = None,
+        target_mapping: Any = None,
     ) -> Tensor:
         """(B, T, V) logits at every position; with two stacks, at every position of `decoder_input_ids`.
 
@@ -147,30 +150,48 @@ class LM:
         Ids and masks are (B, T) lists, arrays or tensors; padding is what `attention_mask` says. `prefix_length` is
         for prefix models: how many leading tokens of each row (one number, or one a row) see each other. Without
         it only the first token, normally [BOS], is the prefix, so that no position sees what it must predict.
+        `perm_mask` and `target_mapping` are XLNet's (`evaluate.permuted`): with the latter, (B, N, V) at its queries.
         """
         head = self._answering()
-        device = device_of(self.network)
-        two = self.config.num_source_layers > 0
-        if two != (decoder_input_ids is not None):
-            need = "the decoder's ids: give decoder_input_ids" if two else "one stack: drop decoder_input_ids"
-            raise UserError(f"this model has {need}")
-        order = "bidirectional" if two else self.config.visibility
-        first = stream_of(input_ids, order, attention_mask, token_type_ids, prefix_length, device)
-        if two:
-            stream = stream_of(decoder_input_ids, "causal", device=device, name="decoder_input_ids")
-            if len(stream.tokens) != len(first.tokens):
-                raise UserError(f"{len(first.tokens)} rows of input_ids, {len(stream.tokens)} of decoder_input_ids")
-            batch = Batch(stream, {}, {}, first)
-        else:
-            batch = Batch(first, {}, {})
+        given = (input_ids, attention_mask, token_type_ids, decoder_input_ids, prefix_length)
+        batch = self._batch(*given)
+        asked = 0  # from which place on the answers stand
+        if perm_mask is not None or target_mapping is not None:
+            batch = Batch(self._permuted(batch.stream, perm_mask, target_mapping), {}, {})
+            asked = np.shape(input_ids)[1] if target_mapping is not None else 0
         with evaluating(self.network):
             states = self.network(batch)["stream"]
             rows, length, _ = states.shape
             if head.head.over == "classes":
                 first = batch.stream.block.argmax(1) + length * torch.arange(rows, device=states.device)
                 return head.project(head.features(read(states, batch.stream, head.head, first)))
-            logits = head.project(head.features(states.flatten(0, 1)[:, None])).view(rows, length, -1)
+            logits = head.project(head.features(states[:, asked:].flatten(0, 1)[:, None])).view(
+                rows, length - asked, -1
+            )
             return logits[..., 0] if head.head.over == "binary" else logits
+
+    def _batch(self, input_ids: Any, mask: Any, types: Any, decoder_input_ids: Any, prefix_length: Any) -> Batch:
+        """What the network reads of ids and masks."""
+        device, two = device_of(self.network), self.config.num_source_layers > 0
+        if two != (decoder_input_ids is not None):
+            need = "the decoder's ids: give decoder_input_ids" if two else "one stack: drop decoder_input_ids"
+            raise UserError(f"this model has {need}")
+        order = "bidirectional" if two else self.config.visibility
+        first = stream_of(input_ids, order, mask, types, prefix_length, device)
+        if not two:
+            return Batch(first, {}, {})
+        stream = stream_of(decoder_input_ids, "causal", device=device, name="decoder_input_ids")
+        if len(stream.tokens) != len(first.tokens):
+            raise UserError(f"{len(first.tokens)} rows of input_ids, {len(stream.tokens)} of decoder_input_ids")
+        return Batch(stream, {}, {}, first)
+
+    def _permuted(self, stream: Stream, perm_mask: Any, target_mapping: Any) -> Stream:
+        """XLNet's masks, for models that can read in any order."""
+        if self.config.num_source_layers or self.config.visibility != "bidirectional":
+            raise UserError("perm_mask and target_mapping are for bidirectional models of one stack")
+        if target_mapping is not None and not self.config.query_vector:
+            raise UserError("target_mapping asks by appended queries: this model has no query vector (XLNet has one)")
+        return permuted(stream, perm_mask, target_mapping)
 
     def _answering(self) -> HeadModule:
         """The head that `logits` reads: over the vocabulary, else over binary, else over classes."""

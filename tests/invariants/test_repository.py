@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "unmask"
 # Each may import its own level's package and everything on the levels before it.
 LEVELS = [
     {"errors", "process"},
-    {"batch", "chart", "config", "keyed"},
+    {"batch", "chart", "config", "keyed", "tensors"},
     {"objectives", "text"},
     {"tokens"},
     {"data", "model"},

@@ -223,11 +223,14 @@ class Explicit:
             x = x + (self.norm(change, f"{name}.{part}_after_norm") if c.norm_position == "both" else change)
         return x
 
+    def placed(self, text: Text, side: str) -> Tensor:
+        return self.w[f"{side}.positions.weight"][[p + self.c.position_offset for p in text.positions]]
+
     def embed(self, text: Text, side: str) -> Tensor:
         c, w = self.c, self.w
         x = w["embedding.weight"][text.tokens] * c.embedding_scale
         if c.positions == "learned":
-            x = x + w[f"{side}.positions.weight"][text.positions]
+            x = x + self.placed(text, side)
         if c.positions == "sinusoidal":
             x = x + sinusoids(text.positions, x.shape[1], torch.float32)
         if c.positions2:
@@ -248,7 +251,7 @@ class Explicit:
         x = start = self.embed(text, side)
         for i in range(depth):
             if c.mask_decoder and side == "stack" and i == depth - 1:
-                queries = x + self.w[f"{side}.positions.weight"][text.positions]
+                queries = x + self.placed(text, side)
                 for _ in range(2):
                     queries = self.layer(queries, i // run, i, text, side, memory, keys=x)
                 x = queries

@@ -22,11 +22,12 @@ from unmask.batch import Batch, Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model import bundle
-from unmask.model.bundle import auto_classes, export_own, import_own, is_own, read_own, shared, source, stock_family
+from unmask.model.bundle import auto_classes, export_own, import_own, is_own, read_own, source, stock_family
 from unmask.model.interop import load_hf
 from unmask.model.presets import preset, preset_config, preset_heads
 from unmask.model.transformer import Transformer
 from unmask.model.verify import check_export, trusted
+from unmask.tensors import named_once
 
 from .helpers import laid, logits_of, model_of, one_text, stream_of, tokens_of
 
@@ -315,7 +316,7 @@ def test_dropout_runs_in_training_alone_and_follows_torchs_seed(tmp_path: Path, 
 
 def test_a_tied_table_stays_one_and_saving_again_keeps_everything(tmp_path: Path, own_code: None) -> None:
     model = exported("prefix", tmp_path / "a")
-    assert shared(model) == {"heads.lm.weight": "embedding.weight"}
+    assert named_once(model)[1] == {"heads.lm.weight": "embedding.weight"}
     assert "model.heads.lm.weight" not in load_file(tmp_path / "a" / "model.safetensors")
     theirs = reloaded(tmp_path / "a")
     assert theirs.model.heads["lm"].weight is theirs.model.embedding.weight

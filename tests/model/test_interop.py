@@ -266,9 +266,7 @@ def test_an_absent_token_type_table_is_zeros(tmp_path: Path) -> None:
     assert torch.equal(again.embedding.weight, model.embedding.weight)
 
 
-@pytest.mark.parametrize(
-    ("name", "head"), [("llama", False), ("llama-tied", True), ("t5-1.1", False), ("gpt2", True)]
-)
+@pytest.mark.parametrize(("name", "head"), [("llama", False), ("llama-tied", True), ("t5-1.1", False), ("gpt2", True)])
 def test_a_body_alone_has_a_vocabulary_head_only_where_that_is_the_tied_table(
     name: str, head: bool, tmp_path: Path
 ) -> None:

@@ -12,9 +12,11 @@ from unmask.batch import Batch
 from unmask.errors import UserError
 from unmask.evaluate.inputs import stream_of
 from unmask.evaluate.permuted import permuted
+from unmask.lm import LM
+from unmask.loading import load
 from unmask.model.interop import load_hf
 
-from .helpers import close, logits_of, tokens_of
+from .helpers import close, logits_of, model_of, tokens_of
 from .test_parity import gradients
 from .test_parity_relative import saved
 
@@ -145,3 +147,20 @@ def test_every_mask_is_read_exactly_or_refused() -> None:
             if mapping is None or read:
                 assert sees[i, :length].tolist() == (~blind[i] | (np.arange(length) == i)).tolist()
     assert accepted > 150
+
+
+def test_the_public_logits_take_them_too(tmp_path: Path) -> None:
+    stock = saved("xlnet", tmp_path)
+    lm = load(tmp_path, device="cpu")
+    tokens, length = tokens_of(2, 7), 7
+    blind = np.triu(np.ones((2, length, length), np.int64), 1)  # left to right
+    mapping = np.eye(length, dtype=np.int64)[None, [2, 6]].repeat(2, 0)
+    given = {"perm_mask": torch.tensor(blind).float(), "target_mapping": torch.tensor(mapping).float()}
+    with torch.no_grad():
+        theirs = stock(input_ids=torch.tensor(tokens).long(), **given).logits
+        content = stock(input_ids=torch.tensor(tokens).long(), perm_mask=given["perm_mask"]).logits
+    assert close(lm.logits(tokens, perm_mask=blind, target_mapping=mapping), theirs)
+    assert close(lm.logits(tokens, perm_mask=blind), content)
+    with pytest.raises(UserError, match="has no query vector"):
+        network = model_of(torch.float32, visibility="bidirectional")
+        LM(network, 20).logits(tokens, target_mapping=mapping)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from unmask import batch as record
 from unmask.batch import Batch, Head, Stream
+from unmask.model.attention import Cache
 from unmask.model.spec import parameters
 from unmask.model.transformer import Transformer
 from unmask.train import checkpoint
@@ -70,6 +71,10 @@ def test_glm_is_the_papers_figure() -> None:
     assert (flat - want).abs().max() > 1e-2  # the second table matters
     padded = replace(stream.map(lambda a: nn.functional.pad(a, (2, 3))), isolated=False)
     same(model(Batch(padded, {}, {}))["stream"][0, 2:-3], want)
+    with torch.no_grad():
+        cache, steps = Cache(), [(0, 5), (5, 6), (6, 10)]
+        found = [model.decode(stream.map(lambda a, b=b, e=e: a[:, b:e]), cache=cache)[0] for b, e in steps]
+    same(torch.cat(found), want)
 
 
 # ---------------------------------------------------------------- UniLM (Dong et al. 2019, section 2.3)
@@ -217,8 +222,8 @@ def test_shared_stacks_are_counted_and_saved_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"embedding_size": 16, "head_transform": True}, {"distinct_layers": 1}, {"norm_position": "pre"}],
-    ids=["published", "narrow", "one-layer", "pre-norm"],
+    [{}, {"head_transform": True, "position_offset": 2}, {"distinct_layers": 1}, {"norm_position": "pre"}],
+    ids=["published", "offset", "one-layer", "pre-norm"],
 )
 def test_the_enhanced_mask_decoder(settings: dict[str, Any]) -> None:
     """He et al. 2021, section 3.2: the last layer twice, from states + absolute positions, keys from those states."""

@@ -96,7 +96,7 @@ ODD: list[dict[str, Any]] = [
 HEADS = (
     Head("lm"),
     Head("pair", over="classes", size=2),
-    Head("replaced", over="binary"),
+    Head("rtd", over="binary"),
     Head("span", over="positions"),
     Head("choice", over="group"),
     Head("boundary", arity=2, extra=7),

@@ -216,17 +216,24 @@ def score(
 
 @app.command()
 def export(
-    run: RunOrDir, directory: Annotated[str, typer.Argument(help="Where to write it.")], as_json: Json = False
+    run: RunOrDir,
+    directory: Annotated[str, typer.Argument(help="Where to write it.")],
+    license: Annotated[str | None, typer.Option(help="Of the weights, for the model card, such as mit.")] = None,
+    language: Annotated[list[str] | None, typer.Option(help="Of the text, such as en (may be repeated).")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Its name on the hub (may be repeated).")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Write a Hugging Face directory, reload it with the common library and compare logits."""
+    """Write a Hugging Face directory with a model card, reload it with the common library and compare."""
     from unmask.loading import load
 
-    report = load(run).export(directory)
+    report = load(run).export(directory, license, language or None, dataset or ())
     if as_json:
         return emit(report)
     print(f"{directory}: reloaded with transformers, largest logit difference {report['difference']:.2g}")
-    if "note" in report:
-        print(report["note"])
+    if report["own_code"]:
+        print("no class of transformers computes this model: load it there with trust_remote_code=True")
+    if report["left_out"]:
+        print(f"without a place in the stock class, left out: {', '.join(report['left_out'])}")
 
 
 @app.command("import")

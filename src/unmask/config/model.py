@@ -225,7 +225,8 @@ class ModelConfig(Strict):
     mask_decoder: bool = False
     """DeBERTa's enhanced mask decoder: the last layer runs twice more from absolute positions (He et al. 2021, 3.2)."""
     value_embeddings: bool = False
-    """Every second layer adds a gated table of its own to its values (nanochat; modded-nanogpt record 14)."""
+    """Every second layer (the second, the fourth, …) adds a gated table of its own to its values (nanochat;
+    modded-nanogpt record 14)."""
     residual_scalars: bool = False
     """Each layer reads a · stream + b · embeddings with learned a and b (nanochat: resid_lambdas, x0_lambdas)."""
 
@@ -269,7 +270,7 @@ class ModelConfig(Strict):
             )
         if self.num_heads % self.kv_heads:
             raise ValueError(f"num_kv_heads={self.kv_heads} does not divide num_heads={self.num_heads}")
-        if self.positions == "rotary" and self.latent is None and self.rotary_size % 2:
+        if self.positions == "rotary" and self.latent is None and (self.rotary_size % 2 or not self.rotary_size):
             raise ValueError(f"rotary positions need an even number of dimensions a head, not {self.rotary_size}")
         if self.num_layers % (self.distinct_layers or 1) or self.num_source_layers % (self.distinct_layers or 1):
             raise ValueError(f"distinct_layers={self.distinct_layers} does not divide the depth")
@@ -293,6 +294,14 @@ class ModelConfig(Strict):
             raise ValueError(f"relative_buckets={self.relative_buckets}: t5 positions need at least 4")
         if self.relative_start == "neighbours" and self.positions != "t5":
             raise ValueError("relative_start=neighbours is of positions=t5")
+        if self.value_embeddings and (self.latent or self.distinct_layers):
+            raise ValueError("value_embeddings are tables of a layer's own: drop latent and distinct_layers")
+        if self.positions == "xlnet" and self.attention_softcap:
+            raise ValueError("attention_softcap would bend the terms of xlnet positions: drop one of the two")
+        if self.mask_decoder and self.residual_scalars:
+            raise ValueError("mask_decoder runs the last layer its own way: drop residual_scalars")
+        if self.skip_first_norm and self.norm_position == "post":
+            raise ValueError("skip_first_norm is of a norm before attention: set norm_position=pre")
         if self.mask_decoder and (self.positions != "deberta" or self.table_size != self.hidden_size):
             raise ValueError("mask_decoder is written for positions=deberta with embeddings as wide as hidden_size")
         return self
@@ -360,6 +369,10 @@ class ModelConfig(Strict):
     def local(self, layer: int) -> bool:
         """Whether a layer's attention is local."""
         return self.attention_pattern[layer % len(self.attention_pattern)] == "L"
+
+    def lends_values(self, layer: int) -> bool:
+        """Whether a layer adds a table of its own to its values."""
+        return self.value_embeddings and layer % 2 == 1
 
     def sparse(self, layer: int) -> bool:
         """Whether a layer's feed-forward part is one of experts."""

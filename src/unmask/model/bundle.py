@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 import unmask
@@ -31,6 +31,7 @@ from unmask.model.families import Family
 from unmask.model.gather import gathered
 from unmask.model.transformer import Transformer
 from unmask.model.translate import family_of, first_fault, read_json
+from unmask.tensors import aliases_note, named_once, save_tensors
 
 MODEL_TYPE = "unmask"
 """model_type of such a config.json, and the key that holds our settings there."""
@@ -85,19 +86,11 @@ def export_own(
     known = {k: v for k, v in tokens.items() if v is not None}
     _dump(path / "generation_config.json", {**known, "use_cache": False})
     (path / FILE).write_text(source(), encoding="utf-8")
-    copies = shared(model)
-    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k not in copies}
-    save_file({f"model.{k}": v for k, v in state.items()}, path / "model.safetensors", metadata={"format": "pt"})
-    # safetensors writes for the owner alone
-    (path / "model.safetensors").chmod((path / "config.json").stat().st_mode)
+    tensors, aliases = named_once(model)
+    shared = {f"model.{alias}": f"model.{name}" for alias, name in aliases.items()}
+    named = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    save_tensors(named, path / "model.safetensors", format="pt", aliases=aliases_note(shared))
     return ()
-
-
-def shared(model: Transformer) -> dict[str, str]:
-    """Names of parameters that are another one under a second name → that one's first name (a tied table)."""
-    first: dict[int, str] = {}
-    named = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
-    return {name: first[key] for name, key in named if first.setdefault(key, name) != name}
 
 
 def _settings(model: Transformer) -> dict[str, Any]:
@@ -118,7 +111,7 @@ def _settings(model: Transformer) -> dict[str, Any]:
         "num_attention_heads": config.num_heads,
         "max_position_embeddings": config.max_position,
         "is_encoder_decoder": config.num_source_layers > 0,
-        "tie_word_embeddings": bool(shared(model)),
+        "tie_word_embeddings": bool(named_once(model)[1]),
         "dtype": name,
         MODEL_TYPE: {
             "version": unmask.__version__,
@@ -223,7 +216,7 @@ def _complete(path: Path, config: ModelConfig, heads: tuple[Head, ...], held: di
     """Every tensor under every name; files that do not fit their settings are refused."""
     with torch.device("meta"):
         blank = Transformer(config, heads)
-    wanted, copies = {k: tuple(v.shape) for k, v in blank.state_dict().items()}, shared(blank)
+    wanted, copies = {k: tuple(v.shape) for k, v in blank.state_dict().items()}, named_once(blank)[1]
     if lacking := [k for k in wanted if k not in held and k not in copies]:
         raise UserError(f"{path} lacks {lacking[0]}, which its config.json asks for: the files are incomplete")
     if unknown := [k for k in held if k not in wanted]:

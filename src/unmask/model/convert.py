@@ -21,6 +21,7 @@ from unmask.errors import UserError
 from unmask.model.positions import relative_bucket
 from unmask.model.transformer import Transformer
 from unmask.model.translate import family_of, first_fault
+from unmask.tensors import named_once
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -41,12 +42,12 @@ class Weights:
     @staticmethod
     def of(network: Transformer) -> Weights:
         """The weights of a model; its tensors are shared, not copied."""
-        return Weights(network.config, named_once(network), tuple(network.declared.values()))
+        return Weights(network.config, named_once(network)[0], tuple(network.declared.values()))
 
     def network(self) -> Transformer:
         """The model that these weights are, in their precision."""
         network = Transformer(self.config, self.heads).to(self.state["embedding.weight"].dtype)
-        own = named_once(network)
+        own = named_once(network)[0]
         if odd := sorted(own.keys() ^ self.state.keys()):
             raise UserError(f"these weights are not this model's: {odd[0]} is in one of the two only")
         with torch.no_grad():
@@ -68,22 +69,11 @@ class Weights:
         )
 
 
-def named_once(network: torch.nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, each under the first of its names."""
-    out: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in network.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            out[name] = tensor.detach()
-        seen.add(id(tensor))
-    return out
-
-
 def shapes_of(config: ModelConfig, heads: Iterable[Head]) -> Shapes:
     """Name → shape of each tensor of a model, without building it."""
     with torch.device("meta"):
         blank = Transformer(config, heads)
-    return {name: tuple(tensor.shape) for name, tensor in named_once(blank).items()}
+    return {name: tuple(tensor.shape) for name, tensor in named_once(blank)[0].items()}
 
 
 def _family_kept(config: ModelConfig) -> ModelConfig:
@@ -186,7 +176,7 @@ def pair(
         max_position=max(encoder.config.max_position, decoder.config.max_position),
         pooler=False,
     )
-    fresh = named_once(Transformer(made.config, heads, seed))
+    fresh = named_once(Transformer(made.config, heads, seed))[0]
     state: dict[str, Tensor] = {}
     new: list[str] = []
     for name, start in fresh.items():
@@ -353,7 +343,7 @@ def longer_positions(
         return weights.changed(f"{note}, which no tensor depends on", max_position=max_position)
     state = dict(weights.state)
     made = weights.changed(f"{note}; {', '.join(grown)}: {_HOW[how]}", state, max_position=max_position)
-    fresh = named_once(Transformer(made.config, made.heads, seed)) if how == "new" else {}
+    fresh = named_once(Transformer(made.config, made.heads, seed))[0] if how == "new" else {}
     for name in grown:
         state[name] = _longer(state[name], config.max_position, more, how, fresh.get(name))
     return made

@@ -105,7 +105,7 @@ class _Row:
         around = sum(2 * self.tokens * p.weights for p in stack_pieces(c, self.source))
         total = times * around
         for d, layer in enumerate(c.depths(depth)):
-            twice = 2 if c.mask_decoder and d == depth - 1 else 1  # He et al. 2021, section 3.2
+            twice = 2 if c.mask_decoder and not self.source and d == depth - 1 else 1  # He et al. 2021, section 3.2
             held = sum(self._piece(piece, training) for piece in layer_pieces(c, layer, cross))
             products = times * self.tokens * self._products(d, cross)
             total += twice * (held + products + times * self._relative())
@@ -262,7 +262,7 @@ def _kept(config: ModelConfig, context: int, source: bool, memory_context: int, 
     scores = c.num_heads if explicit or c.positions in ("deberta", "xlnet") or c.attention_softcap else 0
     norm = (3 if c.norm == "rms" and c.norm_weight else 2) * d + (d if c.norm_position == "both" else 0)
     total = 2.0 * d + (c.convolution + 4) * d * (c.convolution > 0)
-    for layer in [*c.depths(depth), *([depth - 1] if c.mask_decoder else [])]:
+    for layer in [*c.depths(depth), *([depth - 1] if c.mask_decoder and not source else [])]:
         total += 2 * norm + _kept_heads(c) + scores * context + _kept_units(c, layer) + 2 * d * c.residual_scalars
         total += _kept_terms(c)
         if c.num_source_layers and not source:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.batch import Head
@@ -29,6 +28,7 @@ from unmask.model.families.base import SAME
 from unmask.model.transformer import Transformer
 from unmask.model.translate import concrete, family_of, known_heads, read_hf_config
 from unmask.model.verify import check_export
+from unmask.tensors import aliases_note, named_once, save_tensors
 
 __all__ = ["Report", "check_export", "export_hf", "import_hf", "load_hf", "read_hf_config"]
 
@@ -83,7 +83,7 @@ def import_hf(
     rows = [r for r in concrete(family, config, names) if r.ours in shapes and not _is_tied(r.ours, config, names)]
     found = {r.ours: t for r in rows if (t := _assemble(r, theirs, shapes[r.ours], config)) is not None}
     zeros = {r.ours: torch.zeros(shapes[r.ours]) for r in rows if r.zero is not None and r.ours not in found}
-    copies = _copies(blank)
+    copies = named_once(blank)[1]
     absent = [k for k in shapes if k not in found and k not in zeros and k not in copies]
     lacking = {r.ours: tuple(n for n in r.theirs if not theirs.holds(n)) for r in rows}
     _complete(path, shapes, {k: lacking.get(k, (k,)) for k in absent}, with_heads=heads is None)
@@ -213,16 +213,6 @@ def _is_tied(name: str, config: ModelConfig, heads: Mapping[str, str]) -> bool:
     return config.tied_head and "lm" in heads and name == f"heads.{heads['lm']}.weight"
 
 
-def _copies(model: Transformer) -> dict[str, str]:
-    """Names of ours that are another parameter under a second name → that parameter's first name."""
-    first: dict[int, str] = {}
-    out = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if first.setdefault(id(parameter), name) != name:
-            out[name] = first[id(parameter)]
-    return out
-
-
 def _complete(
     path: Path, shapes: Mapping[str, tuple[int, ...]], absent: Mapping[str, tuple[str, ...]], with_heads: bool
 ) -> None:
@@ -284,11 +274,15 @@ def export_hf(
     _dump(path / "config.json", {"architectures": [stock], **settings, "dtype": dtype})
     tokens = {k: v for k, v in settings.items() if k.endswith("_token_id") and v is not None}
     _dump(path / "generation_config.json", tokens)
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    # safetensors writes for the owner alone
-    (path / "model.safetensors").chmod((path / "config.json").stat().st_mode)
-    own = model.state_dict()
-    return tuple(k for k in own if k not in written and k not in _copies(model))
+    save_tensors(tensors, path / "model.safetensors", format="pt", aliases=aliases_note(_shared(config, family, heads)))
+    return tuple(k for k in named_once(model)[0] if k not in written)
+
+
+def _shared(config: ModelConfig, family: Family, heads: Mapping[str, str]) -> dict[str, str]:
+    """Their names of the tied head's table → their name of the embedding, under which the file holds it."""
+    rows = {r.ours: r for r in concrete(family, config, heads)}
+    head = [rows[name] for name in rows if _is_tied(name, config, heads)]
+    return {name: rows["embedding.weight"].theirs[0] for row in head for name in (*row.theirs, *row.also)}
 
 
 def _theirs(model: Transformer, family: Family, heads: Mapping[str, str]) -> tuple[dict[str, Tensor], set[str]]:

@@ -33,8 +33,7 @@ class Attention(nn.Module):
         self.q_norm = Norm(config, self.size, "rms") if config.qk_norm else None
         self.k_norm = Norm(config, self.size, "rms") if config.qk_norm else None
         self.relation = relation_of(config)
-        lent = config.value_embeddings and layer % 2 == (config.num_layers - 1) % 2
-        self.values = ValueTable(config) if lent else None
+        self.values = ValueTable(config) if config.lends_values(layer) else None
 
     def forward(self, x: Tensor, context: Context, depth: int, keys: Tensor | None = None) -> Tensor:
         """x (B, T, d) → (B, T, d); `keys` are the states that keys and values come from, where not x's own."""

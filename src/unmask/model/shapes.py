@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from unmask.batch import Head
 from unmask.config import ModelConfig
-from unmask.model.spec import LANGUAGE_MODEL, lends_values, pooled
+from unmask.model.spec import LANGUAGE_MODEL, pooled
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Shapes:
         c = self.config
         depths = c.depths(c.num_source_layers if self.source else c.num_layers)
         for depth, layer in enumerate(depths):
-            kind = (c.local(depth), c.sparse(layer), lends_values(c, layer), layer == 0 and c.skip_first_norm)
+            kind = (c.local(depth), c.sparse(layer), c.lends_values(layer), layer == 0 and c.skip_first_norm)
             kinds.setdefault(kind, []).append(depth)
         out = list(self._before(name))
         for found in kinds.values():
@@ -129,7 +129,7 @@ class _Shapes:
         if c.qk_norm:
             yield Step(f"{name}.attention.q_norm", (self.rows, self.length, c.num_heads, d), "each head's queries")
             yield Step(f"{name}.attention.k_norm", (self.rows, self.length, c.kv_heads, d), "each head's keys")
-        if lends_values(c, layer):
+        if c.lends_values(layer):
             yield Step(f"{name}.attention.values", (self.rows, self.length, c.kv_heads, d), "added to the values")
         yield Step("[queries]", (self.rows, c.num_heads, self.length, d), "")
         yield Step("[keys]", (self.rows, c.kv_heads, self.length, d), "")

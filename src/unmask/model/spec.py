@@ -104,8 +104,7 @@ def stack_pieces(config: ModelConfig, source: bool) -> Iterator[Piece]:
     """What stands around the layers of one stack."""
     e, d = config.table_size, config.hidden_size
     if config.positions == "learned" or (config.mask_decoder and not source):
-        width = d if config.mask_decoder else e  # the mask decoder adds it to states
-        yield Piece("positions", 0, (config.max_position + config.position_offset) * width)
+        yield Piece("positions", 0, (config.max_position + config.position_offset) * e)
     yield Piece("positions", 0, config.positions2 * e)
     yield Piece("token types", 0, config.token_types * e)
     if config.embedding_norm:
@@ -142,7 +141,7 @@ def layer_pieces(config: ModelConfig, layer: int, cross: bool) -> Iterator[Piece
     norms -= layer == 0 and config.skip_first_norm
     yield from _latent(config) if config.latent else _attention(config)
     yield from _relative(config)
-    if lends_values(config, layer):
+    if config.lends_values(layer):
         rows, channels = config.vocab_size * config.kv_heads * config.size_per_head, min(VALUE_CHANNELS, d)
         yield Piece("value embeddings", channels * config.kv_heads, rows)
     if cross:
@@ -156,11 +155,6 @@ def layer_pieces(config: ModelConfig, layer: int, cross: bool) -> Iterator[Piece
 
 VALUE_CHANNELS = 32
 """Channels of the state that open the gate of value embeddings (nanochat)."""
-
-
-def lends_values(config: ModelConfig, layer: int) -> bool:
-    """Whether a layer has a table of values: every second one, the last among them."""
-    return config.value_embeddings and not config.latent and layer % 2 == (config.num_layers - 1) % 2
 
 
 def _attention(config: ModelConfig) -> Iterator[Piece]:

@@ -36,8 +36,7 @@ class Stack(nn.Module):
         cross = config.num_source_layers > 0 and not source
         self.decodes_masks = config.mask_decoder and not source
         placed = config.positions == "learned" or self.decodes_masks
-        width = d if self.decodes_masks else table  # the decoder adds it to states
-        self.positions = Table(config.max_position + config.position_offset, width) if placed else None
+        self.positions = Table(config.max_position + config.position_offset, table) if placed else None
         self.positions2 = Table(config.positions2, table) if config.positions2 else None
         self.token_types = Table(config.token_types, table) if config.token_types else None
         self.embedding_norm = Norm(config, table) if config.embedding_norm else None

@@ -81,18 +81,19 @@ def family_of(config: ModelConfig) -> Family:
     A named family must fit; family=unmask takes the first that does.
     """
     if config.family in FAMILIES:
-        if faults := misfits(FAMILIES[config.family], config):
-            raise UserError(f"{config.family} cannot hold this model: {faults[0]}")
+        if found := misfits(FAMILIES[config.family], config):
+            raise UserError(f"{config.family} cannot hold this model: {found[0]}")
         return FAMILIES[config.family]
-    nearest_fit: tuple[int, str] | None = None
+    faults: dict[str, list[str]] = {}
     for family in FAMILIES.values():
-        faults = misfits(family, config)
-        if not faults:
+        found = misfits(family, config)
+        if not found:
             return family
-        if nearest_fit is None or len(faults) < nearest_fit[0]:
-            nearest_fit = len(faults), f"{family.name} comes nearest: {', '.join(faults[:3])}"
-    assert nearest_fit is not None
-    raise UserError(f"no family of the common library holds this model ({nearest_fit[1]})")
+        if isinstance(_round_trip(family, config), ModelConfig):
+            faults[family.name] = found
+    closest = min(faults, key=lambda name: len(faults[name]), default="")
+    why = f" ({closest} comes nearest: {', '.join(faults[closest][:3])})" if closest else ""
+    raise UserError(f"no family of the common library holds this model{why}")
 
 
 def misfits(family: Family, config: ModelConfig) -> list[str]:
@@ -102,14 +103,9 @@ def misfits(family: Family, config: ModelConfig) -> list[str]:
         out.append(f"visibility={config.visibility} (it is {family.visibility})")
     if (config.num_source_layers > 0) != family.two_stacks:
         out.append(f"num_source_layers={config.num_source_layers}")
-    try:
-        back = ModelConfig(family=family.name, **family.read(family.write(config)))
-    except KeyError:  # only activations are looked up
-        return [*out, f"activation={config.activation}"]
-    except UserError as error:
-        return [*out, str(error).removeprefix("config.json: ")]
-    except ValidationError as error:
-        return [*out, first_fault(error)]
+    back = _round_trip(family, config)
+    if isinstance(back, str):
+        return [*out, back]
     one_type = config.token_types == 1 and config.norm_position == "post"  # `_meaning` takes it for no types
     if one_type and not any(row.ours == "stack.token_types.weight" for row in family.rows):
         out.append("token_types=1 (it is 0 there)")
@@ -120,6 +116,18 @@ def misfits(family: Family, config: ModelConfig) -> list[str]:
         elif name not in family.told and theirs[name] != value:
             out.append(f"{name}={value} (it is {theirs[name]} there)")
     return out
+
+
+def _round_trip(family: Family, config: ModelConfig) -> ModelConfig | str:
+    """The settings after writing them as the family's config.json and reading that, or why it cannot be."""
+    try:
+        return ModelConfig(family=family.name, **family.read(family.write(config)))
+    except KeyError:  # only activations are looked up
+        return f"activation={config.activation}"
+    except UserError as error:
+        return str(error).removeprefix("config.json: ")
+    except ValidationError as error:
+        return first_fault(error)
 
 
 _FREE = {

@@ -25,10 +25,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unmask.errors import UserError
+from unmask.tensors import aliases_note, named_once, save_tensors
 
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
@@ -39,28 +40,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # ---------------------------------------------------------------- tensors of networks
 
 
-def model_tensors(networks: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(name → tensor, alias → name): parameters and persistent buffers, each once under its first name."""
-    tensors: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first: dict[int, str] = {}
-    for name, tensor in networks.state_dict(keep_vars=True).items():
-        holder = first.setdefault(id(tensor), name)
-        if holder == name:
-            tensors[name] = tensor.detach()
-        else:
-            aliases[name] = holder
-    return tensors, aliases
-
-
 def load_model(networks: nn.Module, directory: Path) -> None:
     """Copy a checkpoint's weights into `networks`; names and shapes must match exactly."""
-    own, _ = model_tensors(networks)
+    own, _ = named_once(networks)
     stored = _load(directory / MODEL)
-    wrong = sorted(own.keys() ^ stored.keys()) or sorted(n for n in own if own[n].shape != stored[n].shape)
+    wrong = [f"'{n}'" for n in sorted(own.keys() ^ stored.keys())] or [
+        f"'{n}' is {tuple(stored[n].shape)} there and {tuple(own[n].shape)} here"
+        for n in sorted(own)
+        if own[n].shape != stored[n].shape
+    ]
     if wrong:
         raise UserError(
-            f"{directory / MODEL} does not fit this model ({len(wrong)} tensors differ, first '{wrong[0]}'): "
+            f"{directory / MODEL} does not fit this model ({len(wrong)} tensors differ, first {wrong[0]}): "
             "use the recipe that the run was started with"
         )
     with torch.no_grad():
@@ -130,19 +121,16 @@ def write(
     """Write `checkpoints/step-N` whole, or raise UserError and leave nothing of it."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     clean(checkpoints)
-    tensors, aliases = model_tensors(networks)
+    tensors, aliases = named_once(networks)
     needed = need(tensors, sum(t.numel() * t.element_size() for t in optimizer.values()))
     require_space(checkpoints, needed)
     place, temporary = checkpoints / f"step-{step}", checkpoints / f"{_WRITING}step-{step}"
     try:
         temporary.mkdir()
-        # One key alone: safetensors writes several in the order of a randomly seeded hash map.
-        save_file(_plain(tensors), temporary / MODEL, {"aliases": json.dumps(aliases)})
-        save_file(_plain(optimizer), temporary / OPTIMIZER)
+        save_tensors(tensors, temporary / MODEL, aliases=aliases_note(aliases))
+        save_tensors(optimizer, temporary / OPTIMIZER)
         content = json.dumps({"format": FORMAT, **state}, indent=1, allow_nan=False)
         (temporary / STATE).write_text(content + "\n", encoding="utf-8")
-        for name in (MODEL, OPTIMIZER):  # safetensors writes them for their owner only
-            (temporary / name).chmod((temporary / STATE).stat().st_mode)
         files = {name: _fingerprint(temporary / name) for name in (MODEL, OPTIMIZER, STATE)}
         manifest = {"format": FORMAT, "files": files}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -159,10 +147,6 @@ def write(
         shutil.rmtree(temporary, ignore_errors=True)
         raise cannot_write(place, needed, error) from error
     return place
-
-
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

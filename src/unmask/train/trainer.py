@@ -30,6 +30,7 @@ from unmask.batch import Batch, TermKey
 from unmask.config import BudgetConfig, CheckpointConfig, TrainConfig
 from unmask.errors import UserError
 from unmask.keyed import row_keys
+from unmask.tensors import named_once
 from unmask.train import checkpoint, schedule
 from unmask.train.devices import Precision, choose_precision, to_device
 from unmask.train.hooks import Evaluation, Metrics, Progress, Stop
@@ -207,7 +208,7 @@ class Trainer:
 
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""
-        tensors, _ = checkpoint.model_tensors(self.networks)
+        tensors, _ = named_once(self.networks)
         config, held = self.settings.checkpoint, len(checkpoint.find(self.checkpoints).whole)
         count = max(1, checkpoint.most_at_once(self.total_steps or 1, config.every, config.keep) - held)
         needed = count * checkpoint.need(tensors, self.optimizer.state_bytes())

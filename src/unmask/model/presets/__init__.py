@@ -22,7 +22,7 @@ _HEADS: dict[str, tuple[Head, ...]] = {
     "bert-base": (Head("lm"), _PAIR),
     "bert-large": (Head("lm"), _PAIR),
     "albert-base": (Head("lm"), Head("sop", over="classes", size=2)),
-    "electra-small-discriminator": (Head("replaced", over="binary"),),
+    "electra-small-discriminator": (Head("rtd", over="binary"),),
     # spans of at most 10 tokens (Joshi et al. 2020, section 3.1)
     "spanbert-base": (Head("lm"), Head("boundary", arity=2, extra=10)),
 }

@@ -95,7 +95,7 @@ PAIRS: dict[str, Values] = {
     # Fedus et al. 2021, table 9 and section 2.2: every second feed-forward layer, one expert a token
     "switch-base-8": {
         **_T5_BASE,
-        "family": "switch_transformers",
+        "family": "unmask",  # the stock class has a capacity in tokens, not the paper's factor
         "head_scale": 768**-0.5,
         "experts": {
             "count": 8,

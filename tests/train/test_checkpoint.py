@@ -125,15 +125,15 @@ def test_t10_need_is_checked_before_anything_is_written(tmp_path, monkeypatch) -
 
 @pytest.mark.parametrize("file", ["model", "optimizer"])
 def test_t10_disk_that_fills_while_saving(tmp_path, monkeypatch, file: str) -> None:
-    save_file = checkpoint.save_file
+    save_tensors = checkpoint.save_tensors
 
-    def full(tensors, path, *rest):
-        save_file(tensors, path, *rest)
+    def full(tensors, path, **rest):
+        save_tensors(tensors, path, **rest)
         if path.parent.name.endswith("step-8") and path.name.startswith(file):
             os.truncate(path, 100)
             raise checkpoint.SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_tensors", full)
     with pytest.raises(UserError, match=r"step-8: it needs [\d,]+ bytes and [\d,]+ bytes are free"):
         toy.trainer(tmp_path, steps=10).run()
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-1", "step-2", "step-4"]

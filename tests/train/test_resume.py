@@ -69,7 +69,7 @@ def test_t09_killed_fifty_times_while_saving_all_the_time(tmp_path) -> None:
     assert_same_run(tmp_path / "cut", tmp_path / "uncut", 60)
 
 
-STAGES = ["save_file", "_fingerprint", "_sync", "rename", "rmtree"]
+STAGES = ["save_tensors", "_fingerprint", "_sync", "rename", "rmtree"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(command: str) -> list[str]:
     """The command with a budget of two steps and a small vocabulary in place of minutes."""
     words = shlex.split(command.replace("budget.minutes=5", "budget.steps=2 evaluation.pieces=4"))
-    if words[1] == "pretrain" and not any(w.startswith("tokenizer.type") for w in words):
+    if words[1] == "pretrain" and not any(w.startswith(("tokenizer.type", "init=")) for w in words):
         words.append("tokenizer.vocab_size=600")
     return words[1:]
 
@@ -58,6 +58,7 @@ def test_the_readme_names_what_users_need() -> None:
         "score",
         "export",
         "import",
+        "convert",
         "inspect",
         "resume",
         "tokenizer",

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 
 from unmask.batch import Examples, Head, Rows, starts
-from unmask.config import Strict, Visibility
+from unmask.config import ModelConfig, Strict, Visibility
 
 Plan = Literal["left_to_right", "pseudo", "pseudo_words", "infill", "decoder"]
 """How a text is scored without noise; see `unmask.evaluate.plans`."""
@@ -85,7 +85,11 @@ class Objective(Strict):
     copies: ClassVar[bool] = False
     """The input contains (some of) what must be predicted, by design: BERT's kept tokens, BART's text."""
     needs: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `Rows` it reads beside the tokens: word, sentence, spans."""
+    """Fields of `Rows` it reads beside the tokens: word, sentence, spans, partner."""
+    program: ClassVar[str] = "heads"
+    """How a step turns a batch into terms (`unmask.programs`)."""
+    kept: ClassVar[str] = "model"
+    """Which of its networks is evaluated, loaded and exported."""
 
     @property
     def visibility(self) -> Visibility:
@@ -94,6 +98,10 @@ class Objective(Strict):
 
     def heads(self) -> tuple[Head, ...]:
         return (LM,)
+
+    def networks(self, model: ModelConfig) -> dict[str, ModelConfig]:
+        """The networks that are trained together, by name; `model` is the recipe's."""
+        return {"model": model}
 
     def shape(self, context: int, target_context: int | None = None) -> Shape:
         return Shape(context)

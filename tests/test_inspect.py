@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,16 @@ from typer.testing import CliRunner
 
 from unmask.batch import Head
 from unmask.cli import app
-from unmask.config import ModelConfig
+from unmask.config import ModelConfig, TokenizerConfig
 from unmask.describe import advice, describe
 from unmask.errors import UserError
 from unmask.model.advise import advise, parse_count
-from unmask.model.cost import flops
+from unmask.model.cost import flops, visible_keys
 from unmask.model.presets import PRESETS, preset, preset_config
 from unmask.model.spec import parameters
 from unmask.model.transformer import Transformer
 from unmask.recipe import shipped
+from unmask.tokens.tokenizer import Tokenizer
 
 OLD_KEYS = (
     *("model", "family", "visibility", "stacks", "layers", "hidden_size", "num_heads", "vocab_size", "max_position"),
@@ -96,6 +99,12 @@ FAULTS = [
     (["--target", "1.5.2M"], r"no size of a model"),
     (["--target", "1M", "--preset", "bert-bas"], r"no preset 'bert-bas'.*did you mean 'bert-base'"),
     (["--target", "1M", "--family", "lama"], r"no preset of family 'lama'.*did you mean 'llama'"),
+    (["gpt2", "--vocab-size", "0"], r"vocab_size=0 must be at least 1"),
+    (["gpt2", "--vocab-size", "-5"], r"vocab_size=-5 must be at least 1"),
+    (["gpt2", "--context", "0"], r"context=0 must be at least 1"),
+    (["--target", "1M", "--vocab-size", "0"], r"vocab_size=0 must be at least 1"),
+    (["--target", "1M", "--context", "0"], r"context=0 must be at least 1"),
+    (["--target", "0"], r"'0' is no size of a model"),
     (["--target", "1M", "--vocab-size", "500000"], r"no model of this kind has 1,000,000 parameters"),
 ]
 
@@ -106,6 +115,61 @@ def test_bad_input_is_one_sentence(words: list[str], fault: str) -> None:
     assert isinstance(done.exception, UserError)
     with pytest.raises(UserError, match=fault):
         raise done.exception
+
+
+@pytest.mark.parametrize(("kind", "sentinels", "size"), [("byte", 0, 262), ("byte", 100, 362), ("bbpe", 0, 500)])
+def test_the_vocabulary_of_a_recipe_is_its_tokenizers(kind: str, sentinels: int, size: int, tmp_path: Path) -> None:
+    found = describe(_recipe(tmp_path, {"type": kind, "vocab_size": 500, "sentinels": sentinels}))
+    assert found["vocab_size"] == size and "vocab_size_is" not in found
+    if kind == "byte":
+        config = TokenizerConfig(type="byte", vocab_size=500, sentinels=sentinels)
+        trained = Tokenizer.train(config, ["any text"])
+        assert trained.vocabulary.size == size
+        trained.save(tmp_path / "tokenizer.json")
+        assert describe(_recipe(tmp_path, {"file": str(tmp_path / "tokenizer.json")}))["vocab_size"] == size
+
+
+@pytest.mark.parametrize("kind", ["char", "word"])
+def test_a_vocabulary_that_the_text_decides_is_a_ceiling(kind: str, tmp_path: Path) -> None:
+    place = _recipe(tmp_path, {"type": kind, "vocab_size": 500})
+    assert asked(str(place))["vocab_size_is"] == "ceiling" and describe(place)["vocab_size"] == 500
+    assert "vocab_size_is" not in describe(place, vocab_size=90)
+    assert re.search(r"vocab_size_is +ceiling", CliRunner().invoke(app, ["inspect", str(place)]).stdout)
+
+
+def _recipe(folder: Path, tokenizer: dict[str, Any]) -> Path:
+    values = {"objective": {"type": "causal"}, "model": {"hidden_size": 32}, "budget": {"steps": 1}}
+    (folder / "recipe-of.yaml").write_text(json.dumps({**values, "corpus": "-", "tokenizer": tokenizer}))
+    return folder / "recipe-of.yaml"
+
+
+def test_encoders_keep_no_cache() -> None:
+    assert not [key for key in describe("bert-base") if key.startswith("cache")]
+    assert "cache" not in CliRunner().invoke(app, ["inspect", "bert-base"]).stdout
+    assert "cache" in CliRunner().invoke(app, ["inspect", "t5-small"]).stdout
+
+
+def test_lengths_beyond_any_array_are_counted() -> None:
+    began = time.perf_counter()
+    for name in ("llama-7b", "modern-encoder", "t5-small"):
+        assert describe(name, context=10**12)["context"] == 10**12
+    assert time.perf_counter() - began < 5
+    assert visible_keys(10**12) == (10**12 + 1) / 2
+
+
+@pytest.mark.parametrize("text", ['"model_type": "gpt2", "n_head": 7', '"model_type": "bert", "hidden_size": [1]'])
+def test_bad_values_of_a_config_json_are_one_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{" + text + "}")
+    for what in (tmp_path, tmp_path / "config.json"):
+        with pytest.raises(UserError, match=r"config\.json (describes no model|holds a value of the wrong kind)"):
+            describe(what)
+
+
+@pytest.mark.parametrize("text", ["model: 3", "model: [1]", "model: {}\nobjective: 3", "model: {}\nheads: [{a: 1}]"])
+def test_a_broken_recipe_of_a_run_is_one_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"recipe\.yaml"):
+        describe(tmp_path)
 
 
 def test_faults_of_files_name_the_file(tmp_path: Path) -> None:

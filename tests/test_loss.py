@@ -14,7 +14,7 @@ from unmask.batch import Examples, Head, Rows, Targets, full
 from unmask.config import ModelConfig
 from unmask.config.model import ExpertsConfig
 from unmask.data.collate import collate
-from unmask.loss import forward_heads, linear_cross_entropy
+from unmask.loss import announced, forward_heads, linear_cross_entropy
 from unmask.objectives import Causal, Masked
 from unmask.objectives.base import LM
 from unmask.objectives.show import toy
@@ -295,14 +295,19 @@ def test_a_network_that_routes_adds_its_losses_under_its_own_name() -> None:
     batch = collate({"c": targets}, {"c": heads}).map(torch.from_numpy)
     second = Routed(balance_loss=0.01, z_loss=0.001)
     second.heads = {name: second.heads["lm"] for name in ("other", "again")}
+    routed = 4.0 * batch.counts()["tokens"]  # four layers
     terms = forward_heads({"model": Routed(balance_loss=0.02), "second": second}, batch)
     found = {k: (float(t.sum.detach()), t.norm, t.coefficient) for k, t in terms.items() if k[0] != "c"}
     assert found == {
         ("model", "balance"): (1.5, 1.0, 0.02),  # no coefficient, no term
         ("second", "balance"): (1.5, 1.0, 0.01),
-        ("second", "router_z"): (4.0, 1.0, 0.001),
+        ("second", "router_z"): (4.0 * routed, routed, 0.001),
     }
-    sum(t.sum * t.coefficient for k, t in terms.items() if k[0] == "second").backward()
+    assert announced({"model": Routed(balance_loss=0.02), "second": second}, batch) == {
+        **batch.norms(),
+        ("second", "router_z"): routed,
+    }
+    sum(t.sum / t.norm * t.coefficient for k, t in terms.items() if k[0] == "second").backward()
     torch.testing.assert_close(second.router.grad, torch.tensor([0.01, 0.001]))
     silent = forward_heads({"model": Routed(), "second": second}, batch)
     assert ("model", "balance") not in silent and ("model", "router_z") not in silent

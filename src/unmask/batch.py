@@ -261,6 +261,7 @@ class Head:
                  target, softmax inside `group`
     coefficient  of this head's term in the loss; never hidden inside weights, where it would cancel
     module       whose parameters it uses; None = its own name. Several heads may share one module.
+    ahead        which of the network's modules that look ahead it reads instead of its stack's final states; 0 = none
     """
 
     name: str
@@ -273,10 +274,17 @@ class Head:
     extra: int = 0  # rows of the table of `Targets.extra` offsets; 0 = none
     coefficient: float = 1.0
     module: str | None = None
+    ahead: int = 0
+    names: tuple[str, ...] = ()  # of its classes, in order; exports carry them (id2label)
 
     @property
     def uses(self) -> str:
         return self.module or self.name
+
+    @property
+    def states(self) -> str:
+        """The name of the states that it reads, at indices into its stack."""
+        return f"ahead{self.ahead}" if self.ahead else self.stack
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,10 @@ def convert(
     max_position  room for longer texts; `positions` says how learned tables grow, `rotary_base` slows rotary ones
     """
     _checked(to, decoder, cross, tokenizer, add_tokens)
+    if positions != "interpolate" and max_position is None:
+        raise UserError(f"--positions {positions} says how a table grows: add --max-position, or leave it out")
+    if seed < 0:
+        raise UserError(f"seed={seed} must be 0 or more")
     place = Path(run)
     if place.exists():
         raise UserError(f"{place} already exists: give another directory for the run")
@@ -75,7 +79,8 @@ def convert(
     made = first.made(weights, to)
     if made.tokenizer is not None and made.objective is not None:
         suffices(made.objective, made.tokenizer, made.vocabulary, str(source))
-    return Converted(write_run(place, made, str(source), converted=list(weights.notes)), weights.notes)
+    more = {} if decoder is None else {"decoder": str(Path(decoder).absolute())}
+    return Converted(write_run(place, made, source, converted=list(weights.notes), **more), weights.notes)
 
 
 _MASKS: dict[str, Visibility] = {"causal": "causal", "prefix": "prefix", "masked": "bidirectional"}
@@ -107,13 +112,13 @@ class _Source:
     def made(self, weights: Weights, to: str | None) -> LM:
         """The converted model, with the objective and context that suit it."""
         lm, objective = self.lm, self.lm.objective
+        if objective is None and to != "encdec":
+            raise UserError(f"{self.title} has no vocabulary head: it is no language model that a run could continue")
         if to == "encdec":
             sentinels = self.tokenizer is not None and len(self.tokenizer.vocabulary.sentinels) > 0
             objective = SpanCorruption() if sentinels else PrefixLM(layout=Layout(kind="encdec"))
         elif to is not None and weights.config.visibility != lm.config.visibility:
             objective = _OBJECTIVES[to]
-        if objective is None:
-            raise UserError(f"{self.title} has no vocabulary head: it is no language model that a run could continue")
         whole = lm.context >= lm.config.max_position  # it read texts as long as it has room for, and so it shall
         context = weights.config.max_position if whole else lm.context
         target = context if lm.target_context is not None and whole else lm.target_context

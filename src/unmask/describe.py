@@ -11,14 +11,15 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from unmask.batch import Head
-from unmask.config import ModelConfig
+from unmask.config import ModelConfig, TokenizerConfig
 from unmask.errors import UserError, nearest
 from unmask.model.advise import Advice, advise
 from unmask.model.cost import cache_numbers, flops, forward_flops, memory
-from unmask.model.presets import PRESETS, preset_config, preset_heads
+from unmask.model.interop import outline_hf
+from unmask.model.presets import PRESETS, expanded, preset_config, preset_heads
 from unmask.model.shapes import shapes
 from unmask.model.spec import LANGUAGE_MODEL, active_parameters, parameters, parts
-from unmask.model.translate import read_config, read_hf_config
+from unmask.model.translate import first_fault, read_hf_config, read_settings
 
 ASSUMED_VOCABULARY = 32768
 """Of a preset that leaves it to a tokenizer."""
@@ -27,6 +28,8 @@ ASSUMED_VOCABULARY = 32768
 class _Model(NamedTuple):
     config: ModelConfig
     heads: Sequence[Head] = LANGUAGE_MODEL
+    ceiling: bool = False
+    """Whether the vocabulary's size is the most there can be: the text decides (char, word)."""
 
 
 def describe(
@@ -34,16 +37,21 @@ def describe(
 ) -> dict[str, Any]:
     """A model's parameters, shapes, FLOPs, memory and cache.
 
-    what: a recipe's name or path (its tokenizer's size stands for the vocabulary), a run directory, a Hugging Face
-    directory, a preset's name, a YAML or JSON file of model settings, or the settings themselves.
+    what: a recipe's name or path, a run directory, a Hugging Face directory (whose tensors' names say which heads it
+    has), a preset's name, a YAML or JSON file of model settings, or the settings themselves.
+    A recipe's vocabulary has its tokenizer's size: that of a file, of bytes, or the size asked for. The text decides
+    about characters and words alone; then it is the most there can be, and `vocab_size_is` says "ceiling".
     context, batch: tokens of a row (the model's longest; of the source as well) and rows, for everything that
     depends on them. Counts are numbers, sizes are bytes in fp32.
     """
     model = _Model(what) if isinstance(what, ModelConfig) else _model(str(what))
     c = model.config
+    _require(vocab_size=vocab_size)
     if not c.vocab_size or vocab_size:
         c = c.model_copy(update={"vocab_size": vocab_size or ASSUMED_VOCABULARY})
-    return _described("settings" if isinstance(what, ModelConfig) else str(what), c, model.heads, context, batch)
+    name = "settings" if isinstance(what, ModelConfig) else str(what)
+    found = _described(name, c, model.heads, context, batch)
+    return {**found, "vocab_size_is": "ceiling"} if model.ceiling and not vocab_size else found
 
 
 def advice(
@@ -55,6 +63,7 @@ def advice(
     batch: int = 1,
 ) -> dict[str, Any]:
     """Sizes for about `target` parameters with the reason for each, then the model as `describe` has it."""
+    _require(vocab_size=vocab_size)
     found: Advice = advise(target, preset, family, vocab_size)
     chosen = [{"setting": k, "value": v, "why": found.why[k]} for k, v in found.changed.items()]
     return {
@@ -67,6 +76,12 @@ def advice(
     }
 
 
+def _require(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise UserError(f"{name}={value} must be at least 1")
+
+
 def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -75,9 +90,8 @@ def _described(
     name: str, config: ModelConfig, heads: Sequence[Head], context: int | None, batch: int
 ) -> dict[str, Any]:
     c, two = config, config.num_source_layers > 0
-    length = context or c.max_position
-    if length < 1 or batch < 1:
-        raise UserError(f"context={length} and batch={batch}: give at least 1 of each")
+    length = c.max_position if context is None else context
+    _require(context=length, batch=batch)
     if length > c.max_position and c.positions == "learned":
         raise UserError(f"context={length} goes beyond the model's table of {c.max_position} positions: give less")
     total = parameters(c, heads)
@@ -99,9 +113,7 @@ def _described(
         "context": length,
         "batch": batch,
         **_flops(c, length, source),
-        "cache_bytes_per_token": 4 * (cache_numbers(c).token + cache_numbers(c).local),
-        "cache_bytes_per_source_token": 4 * cache_numbers(c).source,
-        "cache_bytes_of_a_row": _cache(c, length, source),
+        **(_cache(c, length, source) if two or c.visibility != "bidirectional" else {}),
         "shapes": [asdict(step) for step in steps],
         "parts": [
             {"part": p.part, "parameters": p.total, "share": p.total / total, "active": p.active}
@@ -136,14 +148,21 @@ def _table_of_flops(config: ModelConfig, length: int, source: int) -> list[dict[
     return rows
 
 
-def _cache(config: ModelConfig, length: int, source: int) -> dict[str, int]:
-    """Bytes for a whole row as decoding here keeps it, and what would do: local layers' windows, latent states."""
+def _cache(config: ModelConfig, length: int, source: int) -> dict[str, Any]:
+    """Bytes a token; for a whole row as decoding here keeps it, and what would do: local windows, latent states."""
     size = cache_numbers(config)
     least = size.token * length + size.local * min(length, config.window + 1)
     if size.latent:
         least = size.latent * length
     crossed = size.source * source
-    return {"kept": 4 * ((size.token + size.local) * length + crossed), "needed": 4 * (least + crossed)}
+    return {
+        "cache_bytes_per_token": 4 * (size.token + size.local),
+        "cache_bytes_per_source_token": 4 * size.source,
+        "cache_bytes_of_a_row": {
+            "kept": 4 * ((size.token + size.local) * length + crossed),
+            "needed": 4 * (least + crossed),
+        },
+    }
 
 
 # ---------------------------------------------------------------- where a model is described
@@ -154,7 +173,7 @@ def _model(what: str) -> _Model:
     if (path / "recipe.yaml").is_file():
         return _of_run(path / "recipe.yaml")
     if (path / "config.json").is_file():
-        return _Model(read_hf_config(path))
+        return _of_directory(path)
     if path.is_dir():
         raise UserError(f"{what} is no model: it has neither recipe.yaml (a run) nor config.json (Hugging Face)")
     if what in PRESETS:
@@ -162,7 +181,7 @@ def _model(what: str) -> _Model:
     if path.is_file():
         values = _values(path)
         if "model_type" in values:
-            return _Model(read_config(values))
+            return _Model(read_settings(values, path))
         if not {"model", "objective", "init"} & values.keys():
             return _Model(_settings(values, what))
     return _of_recipe(what)
@@ -173,12 +192,21 @@ def _of_run(file: Path) -> _Model:
 
     values = _values(file)
     config = _settings(values.get("model", {}), str(file))
-    if "objective" not in values:
-        return _Model(config)
     try:
-        return _Model(config, TypeAdapter(AnyObjective).validate_python(values["objective"]).heads())
+        if (heads := values.get("heads")) is not None:  # of an imported or converted model
+            return _Model(config, TypeAdapter(tuple[Head, ...]).validate_python(heads))
+        if "objective" in values:
+            return _Model(config, TypeAdapter(AnyObjective).validate_python(values["objective"]).heads())
     except ValidationError as error:
-        raise UserError(f"{file} names no objective that is known: {error.errors()[0]['msg']}") from error
+        raise UserError(f"{file} names no objective or heads that are known: {first_fault(error)}") from error
+    return _Model(config)
+
+
+def _of_directory(path: Path) -> _Model:
+    """A Hugging Face directory; of config.json alone it is a language model."""
+    if any(path.glob("*.safetensors")):
+        return _Model(*outline_hf(path))
+    return _Model(read_hf_config(path))
 
 
 def _of_recipe(what: str) -> _Model:
@@ -193,19 +221,31 @@ def _of_recipe(what: str) -> _Model:
     recipe = load_recipe(what, {"corpus": "-"})
     if recipe.init is not None:
         raise UserError(f"{what} starts from {recipe.init}: inspect that instead")
-    size = recipe.model.vocab_size or recipe.tokenizer.vocab_size
-    config = recipe.model.model_copy(update={"vocab_size": size, "visibility": recipe.objective.visibility})
-    return _Model(config, recipe.objective.heads())
+    size, ceiling = _entries(recipe.tokenizer)
+    update = {"vocab_size": recipe.model.vocab_size or size, "visibility": recipe.objective.visibility}
+    ceiling = ceiling and not recipe.model.vocab_size
+    return _Model(recipe.model.model_copy(update=update), recipe.objective.heads(), ceiling)
 
 
-def _settings(values: dict[str, Any], where: str) -> ModelConfig:
+def _entries(config: TokenizerConfig) -> tuple[int, bool]:
+    """Entries of a tokenizer that is not there yet, and whether they are the most there can be."""
+    from unmask.tokens.pieces import fixed_size
+    from unmask.tokens.tokenizer import Tokenizer
+
+    if config.file is not None:
+        return Tokenizer.load(config.file).vocabulary.size, False
+    known = fixed_size(config)
+    return (known, False) if known is not None else (config.vocab_size, config.type in ("char", "word"))
+
+
+def _settings(values: Any, where: str) -> ModelConfig:
     """Model settings, with those of `preset` below them."""
-    from unmask.model.presets import preset
     from unmask.recipe import explain
 
-    under = preset(str(values["preset"])) if "preset" in values else {}
+    if not isinstance(values, dict):
+        raise UserError(f"{where} holds no settings of a model: write a mapping of keys like hidden_size")
     try:
-        return ModelConfig.model_validate({**under, **{k: v for k, v in values.items() if k != "preset"}})
+        return ModelConfig.model_validate(expanded(values))
     except ValidationError as error:
         raise UserError(explain(error, where, ModelConfig)) from error
 

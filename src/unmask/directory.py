@@ -40,8 +40,11 @@ def stored_recipe(out: Path) -> Recipe:
     path = out / "recipe.yaml"
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{out} is no run: it has no readable recipe.yaml ({error})") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        fault = " ".join(str(error).split())
+        raise UserError(f"{out} is no run: it has no readable recipe.yaml ({fault})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds no settings of a run: restore it")
     return validate(values, str(path))
 
 
@@ -56,6 +59,8 @@ def stored(out: Path, resume: str) -> Recipe | None:
         raise UserError(f"{out} holds no run to resume: check the path, or use resume=auto to start one")
     if not exists and out.exists() and not out.is_dir():
         raise UserError(f"out={out} is a file: give a directory")
+    if not exists and any((out / "checkpoints").glob("step-*")):
+        raise UserError(f"{out} holds checkpoints of a run without its recipe.yaml: restore it, or give another out=")
     return stored_recipe(out) if exists else None
 
 
@@ -148,7 +153,7 @@ def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], No
         raise UserError(f"{out} is no run with a text of its own: give the text to evaluate on")
     try:
         place = Path(json.loads((out / "text.json").read_text(encoding="utf-8"))["prepared"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{out} does not say what text it was trained on (text.json: {error})") from error
     if (place / "meta.json").exists():
         return Prepared.load(place)

@@ -103,7 +103,7 @@ def taken(recipe: Recipe, lm: LM) -> tuple[Recipe, Tokenizer | TokenizerConfig]:
         "model": config.model_copy(update=free),
         "init": str(place.absolute()),
         "tokenizer": recipe.tokenizer if lm.tokenizer is None else TokenizerConfig(file=str(place.absolute())),
-        **_ends(lm),
+        **{name: end for name, end in _ends(lm).items() if name not in recipe.model_fields_set},
     }
     made = recipe.model_copy(update=found)
     if fault := made.misfit():
@@ -168,7 +168,7 @@ class _Asked:
     lacking: list[str]
 
     def need(self, role: str) -> int:
-        if getattr(self.own, role) is None:
+        if self.own.find(role) is None:
             self.lacking.append(role)
             return 0
         return self.own.need(role)
@@ -253,8 +253,16 @@ def start(networks: nn.ModuleDict, lm: LM, recipe: Recipe, out: Path, say: Calla
 
 
 def again(networks: nn.ModuleDict, out: Path) -> None:
-    """The weights that a run started from, as it kept them."""
+    """The weights that a run started from, as it kept them; needed only where no checkpoint can be taken up."""
+    if _planned(out):
+        return  # the trainer takes up its newest checkpoint, which holds all weights
     place = checkpoint.find(out / KEPT).whole.get(0)
     if place is None:
         raise UserError(f"{out} was started with init, and lacks the weights in {out / KEPT}: start it anew")
     checkpoint.load_model(networks, place)
+
+
+def _planned(out: Path) -> bool:
+    """Whether a run has a whole checkpoint that it goes on from: one of a run whose length was known."""
+    newest, _ = checkpoint.newest(out / "checkpoints")
+    return newest is not None and ((out / "plan.json").exists() or bool(checkpoint.read_state(newest)["plan"]))

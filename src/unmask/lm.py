@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor
 
 from unmask.batch import Batch, Rows, Stream
@@ -25,7 +26,7 @@ from unmask.evaluate.base import device_of, evaluating, shape_of, tokenizer_of
 from unmask.evaluate.inputs import frame_size, framed, stream_of
 from unmask.evaluate.permuted import permuted
 from unmask.model.bundle import auto_classes, export_own, is_own, stock_family
-from unmask.model.card import Facts, write_card
+from unmask.model.card import Facts, one_line, write_card
 from unmask.model.heads import HeadModule, read
 from unmask.model.interop import Report, export_hf
 from unmask.model.transformer import Transformer
@@ -173,11 +174,14 @@ class LM:
     def _batch(self, input_ids: Any, mask: Any, types: Any, decoder_input_ids: Any, prefix_length: Any) -> Batch:
         """What the network reads of ids and masks."""
         device, two = device_of(self.network), self.config.num_source_layers > 0
+        typed = self.config.token_types > 0 or self.config.positions == "xlnet"
         if two != (decoder_input_ids is not None):
             need = "the decoder's ids: give decoder_input_ids" if two else "one stack: drop decoder_input_ids"
             raise UserError(f"this model has {need}")
         order = "bidirectional" if two else self.config.visibility
         first = stream_of(input_ids, order, mask, types, prefix_length, device)
+        if not typed and first.token_type is not None and bool(first.token_type.any()):
+            raise UserError("this model has no token types (model.token_types=0): drop token_type_ids, or give zeros")
         if not two:
             return Batch(first, {}, {})
         stream = stream_of(decoder_input_ids, "causal", device=device, name="decoder_input_ids")
@@ -204,8 +208,9 @@ class LM:
     def hidden(self, text: str, layers: int | Sequence[int] = -1) -> Tensor:
         """(T, d) states of a text at one layer, or (layers, T, d) at several.
 
-        Layer 0 is the sum of the embeddings, k the output of layer k, and the last (also −1) what heads read, final
-        norm included. T counts the control tokens that `evaluate.inputs.framed` adds. Two stacks: the encoder's.
+        Layer 0 is what the first layer reads, k what layer k gives to the next, and the last (also −1) what heads
+        read, final norm included. T counts the control tokens that `evaluate.inputs.framed` adds. Two stacks: the
+        encoder's.
         """
         ids = tokenizer_of(self).encode(text)
         stream = self._framed([ids])
@@ -215,19 +220,8 @@ class LM:
         if wrong := [i for i in asked if not -count - 1 <= i <= count]:
             raise UserError(f"layer {wrong[0]} does not exist: this stack has layers 0 (embeddings) to {count}")
         seen: list[Tensor] = []
-
-        def before(_: Any, given: tuple[Tensor, ...]) -> None:
-            if not seen:  # shared layers run at several depths
-                seen.append(given[0])
-
-        hooks = [stack.layers[0].register_forward_pre_hook(before)]
-        hooks += [layer.register_forward_hook(lambda _, given, out: seen.append(out)) for layer in stack.layers]
-        try:
-            with evaluating(self.network):
-                seen[-1:] = [self._states(stream)]
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with evaluating(self.network):
+            self._states(stream, seen)
         states = torch.stack([seen[i][0] for i in asked]).cpu()
         return states[0] if isinstance(layers, int) else states
 
@@ -269,8 +263,11 @@ class LM:
         examples = framed(Rows.of(texts), self.config, self.vocabulary)
         return to_device(collate({"text": examples}, {"text": ()}), device_of(self.network)).stream
 
-    def _states(self, stream: Stream) -> Tensor:
-        return self.network.decode(stream) if self.network.source is None else self.network.encode(stream)
+    def _states(self, stream: Stream, each: list[Tensor] | None = None) -> Tensor:
+        """The first stack's final states (B, T, d); `each` receives those of every depth."""
+        if self.network.source is None:
+            return self.network.decode(stream, states=each)
+        return self.network.encode(stream, states=each)
 
     # ------------------------------------------------------------ writing
 
@@ -288,23 +285,36 @@ class LM:
         into the card as they are. Returns `directory`, `difference` (the largest of logits), `left_out` (tensors that
         the stock class has no place for) and `own_code`.
         """
+        one_line(license=license, language=language, dataset=datasets)
         place = Path(directory)
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UserError(f"{place} already holds files: give another directory, or empty it")
         if place.exists():
             place.rmdir()
-        own, ids = stock_family(self.config) is None, self._ids()
         with whole(place) as written:
-            left_out = (export_own if own else export_hf)(self.network, written, ids)
-            if self.tokenizer is not None:
-                self.tokenizer.save_hf(written, self._around(), max_length=self.context)
-            notes = {**read_notes(written), "visibility": self.config.visibility, **self.trained()}
-            (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
-            difference = check_export(self.network, written, self._samples())
-            check_ids(written, {r: i for r, i in ids.items() if r in ("pad", "bos", "eos", "decoder_start")})
-            facts = self._facts(written, difference, left_out)
+            try:
+                facts = self._write(written)
+            except UserError as error:  # the directory has its name only once it is whole
+                raise UserError(str(error).replace(str(written), str(place))) from error
             write_card(written, replace(facts, license=license, language=language, datasets=datasets), self.directory)
-        return {"directory": str(place), "difference": difference, "left_out": list(left_out), "own_code": own}
+        return {
+            "directory": str(place),
+            "difference": facts.difference,
+            "left_out": list(facts.left_out),
+            "own_code": facts.own_code,
+        }
+
+    def _write(self, written: Path) -> Facts:
+        """Write everything but the card, and compare it with this model."""
+        ids = self._ids()
+        left_out = (export_own if stock_family(self.config) is None else export_hf)(self.network, written, ids)
+        if self.tokenizer is not None:
+            self.tokenizer.save_hf(written, self._around(), max_length=self.context)
+        notes = {**read_notes(written), "visibility": self.config.visibility, **self.trained()}
+        (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
+        difference = check_export(self.network, written, self._samples())
+        check_ids(written, {r: i for r, i in ids.items() if r in ("pad", "bos", "eos", "decoder_start")})
+        return self._facts(written, difference, left_out)
 
     def _samples(self) -> dict[str, list[int]]:
         """Texts, control tokens among them, and the ids that the first stack reads of each."""
@@ -317,11 +327,6 @@ class LM:
 
     def _facts(self, written: Path, difference: float, left_out: Sequence[str]) -> Facts:
         """What a model card says that the run's files do not."""
-        data = None
-        if self.directory is not None and (self.directory / "text.json").is_file():
-            with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):  # the text may be gone
-                values = json.loads((self.directory / "text.json").read_text(encoding="utf-8"))
-                data = Prepared.load(Path(values["prepared"])).summary()
         mask = self.tokenizer is not None and self.vocabulary.mask is not None
         return Facts(
             config=self.config,
@@ -334,7 +339,8 @@ class LM:
             target_context=self.target_context,
             tokenizer=self.tokenizer is not None,
             mask=self.tokenizer.token(self.vocabulary.need("mask")) if self.tokenizer is not None and mask else None,
-            data=data,
+            data=_data(self.directory),
+            first_data=_data(_first(self.directory)),
             left_out=tuple(left_out),
         )
 
@@ -357,3 +363,22 @@ class LM:
             return {}
         found = {role: getattr(self.vocabulary, role) for role in ROLES}
         return {**found, "decoder_start": self.vocabulary.bos}
+
+
+def _data(run: Path | None) -> dict[str, Any] | None:
+    """How much text a run was trained on, where that is still known."""
+    if run is not None and (run / "text.json").is_file():
+        with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):  # the text may be gone
+            values = json.loads((run / "text.json").read_text(encoding="utf-8"))
+            return Prepared.load(Path(values["prepared"])).summary()
+    return None
+
+
+def _first(run: Path | None) -> Path | None:
+    """The directory that a run's first weights come from, by `init`, an import or a conversion."""
+    if run is not None and (run / "recipe.yaml").is_file():
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+            values = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+            if isinstance(values, dict) and (place := values.get("imported") or values.get("init")):
+                return Path(str(place))
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 from torch import nn
 
+from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.data.whole import whole
 from unmask.errors import UserError, nearest
@@ -41,6 +42,8 @@ class _Run(BaseModel):
     """What loading reads of a run's recipe.yaml; other keys pass."""
 
     model: ModelConfig
+    heads: tuple[Head, ...] | None = None
+    """Of imported and converted models; None = the objective's."""
     objective: AnyObjective
     context: int = Field(ge=1)
     target_context: int | None = Field(None, ge=1)
@@ -76,7 +79,7 @@ def _load_run(place: Path, which: Literal["last", "best"] | int) -> LM:
         fault = first_fault(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
         raise UserError(f"{file} does not describe a run's model, objective and context: {fault}") from error
     found = _checkpoint(place, which)
-    network = Transformer(run.model, run.objective.heads())
+    network = Transformer(run.model, run.objective.heads() if run.heads is None else run.heads)
     checkpoint.load_model(nn.ModuleDict({"model": network}), found)
     tokenizer = _tokenizer(place)
     words = words_of(tokenizer, run.start, run.end)
@@ -166,18 +169,19 @@ def import_run(source: str | Path, run: str | Path, format: str = "hf", tokenize
     lm = load(source, device="cpu") if format == "hf" else _llama2c(Path(source), tokenizer)
     if lm.objective is None:
         raise UserError(f"{source} has no vocabulary head: it is no language model that a run could continue")
-    return write_run(place, lm, str(source))
+    return write_run(place, lm, source)
 
 
-def write_run(place: Path, lm: LM, source: str, **more: Any) -> Path:
+def write_run(place: Path, lm: LM, source: str | Path, **more: Any) -> Path:
     """A run directory that holds a model as its checkpoint of step 0; `source` says where it comes from.
 
     `more` joins recipe.yaml, for the reader of the file.
     """
     values = {
         "model": lm.config.model_dump(mode="json"),
+        "heads": [asdict(head) for head in lm.network.declared.values()],
         **lm.trained(),
-        "imported": source,
+        "imported": str(Path(source).absolute()),
         "start": None if lm.words is None else lm.words.bos,
         **more,
     }

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from unmask.batch import Batch, Head, Stream, Targets, TermKey
-from unmask.config.model import ExpertsConfig
+from unmask.config import ModelConfig
 from unmask.model.heads import HeadModule, read
 
 
@@ -45,7 +45,10 @@ def forward_heads(
     """The default program: one forward pass of each network that a head names, then its heads.
 
     A network whose layers have experts adds its router's losses under (its name, "balance") and "router_z", where
-    they have a coefficient. They are means already, so their norm is 1.
+    they have a coefficient. The z-loss is a sum over tokens and its norm their number (`announced`). The balance loss
+    is the exception to all sums: a product of two means over the tokens of one micro-batch (Fedus et al. 2021,
+    equation 4), which no sum over micro-batches gives back. Its norm is 1, so an update takes the mean over its
+    micro-batches: balance is asked of each of them, and that does depend on how an update is cut up.
     """
     states: dict[str, dict[str, Tensor]] = {}
     terms = {}
@@ -54,22 +57,43 @@ def forward_heads(
         if head.network not in states:
             states[head.network] = network(batch, generator)
         targets = batch.targets[key]
-        total = head_sum(head, network.heads[head.uses], states[head.network][head.stack], batch, targets)
+        total = head_sum(head, network.heads[head.uses], states[head.network][head.states], batch, targets)
         terms[key] = Term(total, float(targets.norm), head.coefficient)
     for name, found in states.items():
         if "router" in found:
-            terms.update(_router_terms(name, found["router"], networks[name].config.experts))
+            terms.update(_router_terms(name, found["router"], networks[name].config, batch))
     return terms
 
 
-def _router_terms(network: str, losses: Tensor, experts: ExpertsConfig) -> dict[TermKey, Term]:
-    """Terms of the router's losses (2,): balance and z."""
-    coefficients = {"balance": experts.balance_loss, "router_z": experts.z_loss}
-    return {
-        (network, name): Term(loss, 1.0, coefficient)
-        for (name, coefficient), loss in zip(coefficients.items(), losses, strict=True)
-        if coefficient
-    }
+def _router_terms(network: str, losses: Tensor, config: ModelConfig, batch: Batch) -> dict[TermKey, Term]:
+    """Terms of the router's losses (2,): balance and z, means over a batch."""
+    assert config.experts is not None
+    terms: dict[TermKey, Term] = {}
+    if config.experts.balance_loss:
+        terms[network, "balance"] = Term(losses[0], 1.0, config.experts.balance_loss)
+    if config.experts.z_loss:
+        routed = _routed(config, batch)
+        terms[network, "router_z"] = Term(losses[1] * routed, routed, config.experts.z_loss)
+    return terms
+
+
+def announced(networks: Mapping[str, Any], batch: Batch) -> dict[TermKey, float]:
+    """The norm of every term that is a sum, known before any forward pass: those of targets, and of the z-loss."""
+    norms = batch.norms()
+    for name in dict.fromkeys(head.network for head in batch.heads.values()):
+        config = getattr(networks[name], "config", None)
+        if isinstance(config, ModelConfig) and config.experts is not None and config.experts.z_loss:
+            norms[name, "router_z"] = _routed(config, batch)
+    return norms
+
+
+def _routed(config: ModelConfig, batch: Batch) -> float:
+    """How many times a batch's real tokens meet a router: each at every layer of experts of its stack."""
+    total = 0
+    for stream, depth in ((batch.stream, config.num_layers), (batch.source, config.num_source_layers)):
+        if stream is not None and depth:
+            total += sum(config.sparse(i) for i in config.depths(depth)) * int((stream.block != 0).sum())
+    return float(total)
 
 
 def head_sum(head: Head, module: HeadModule, states: Tensor, batch: Batch, targets: Targets) -> Tensor:

@@ -55,7 +55,8 @@ class Recipe(TextConfig):
     left to the tokenizer and the objective."""
     init: str | None = None
     """A run or a Hugging Face directory to start from: its weights, its tokenizer and its model settings, of which
-    only `dropout` and `attention_dropout` may be set; the mask follows the objective. Read once, at the start."""
+    only `dropout` and `attention_dropout` may be set; the mask follows the objective. Read once, at the start. Given
+    for a recipe that has none, it takes the place of the recipe's model and tokenizer; empty = none."""
     start: int | None = Field(None, ge=0)
     """The id that opens a row where the tokenizer's spellings do not say it (T5 starts with its pad); init sets it."""
     end: int | None = Field(None, ge=0)
@@ -77,7 +78,9 @@ class Recipe(TextConfig):
     @model_validator(mode="before")
     @classmethod
     def _model_of_init(cls, values: Any) -> Any:
-        return {"model": {}, **values} if isinstance(values, Mapping) and values.get("init") else values
+        if not isinstance(values, Mapping) or "init" not in values:
+            return values
+        return {"model": {}, **values} if values["init"] else {**values, "init": None}
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
@@ -102,6 +105,8 @@ class Recipe(TextConfig):
 
 OF_TRAINING = ("dropout", "attention_dropout")
 """Model settings that a recipe with `init` keeps: they are no part of the weights' meaning."""
+OF_OBJECTIVE = ("objective.type", "objective.preset")
+"""A new one drops the settings of the objective that was there."""
 
 
 def shipped() -> dict[str, Path]:
@@ -161,13 +166,11 @@ def _expanded(values: Mapping[str, Any]) -> Mapping[str, Any]:
     model = values.get("model")
     if not isinstance(model, Mapping) or "preset" not in model:
         return values
-    from unmask.model.presets import preset
+    from unmask.model.presets import expanded
 
-    merged = {k: v for k, v in preset(str(model["preset"])).items() if k not in ("vocab_size", "visibility")}
-    for key, value in model.items():
-        under = merged.get(key)
-        merged[key] = {**under, **value} if isinstance(under, Mapping) and isinstance(value, Mapping) else value
-    return {**values, "model": {k: v for k, v in merged.items() if k != "preset"}}
+    if values.get("init"):
+        raise UserError(f"init={values['init']} brings its model settings: leave model.preset out")
+    return {**values, "model": expanded(model, left_open=("vocab_size", "visibility"))}
 
 
 def _overridden(values: dict[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +179,7 @@ def _overridden(values: dict[str, Any], overrides: Iterable[str] | Mapping[str, 
     keys = [key for key, _ in pairs]
     if any(key.startswith("budget.") for key in keys):
         values["budget"] = {}  # a given budget replaces the recipe's
-    if dict(pairs).get("init", values.get("init")):  # the model and the tokenizer are those of init
+    if dict(pairs).get("init"):  # the model and the tokenizer are those of init, not the recipe's
         model = values.get("model")
         kept = model if isinstance(model, Mapping) else {}
         values["model"] = {k: v for k, v in kept.items() if k in OF_TRAINING}
@@ -191,7 +194,7 @@ def _overridden(values: dict[str, Any], overrides: Iterable[str] | Mapping[str, 
             values[corpus] = (
                 {} if isinstance(written, str) else {k: v for k, v in (written or {}).items() if k != "path"}
             )
-    for key, value in sorted(pairs, key=lambda pair: pair[0] != "objective.type"):  # it resets its neighbours
+    for key, value in sorted(pairs, key=lambda pair: pair[0] not in OF_OBJECTIVE):  # they reset their neighbours
         _set(values, key, value)
     return values
 
@@ -264,7 +267,7 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(here[part], dict):
             raise UserError(f"{key} cannot be set: {part} is a single value")
         here = here[part]
-    if key == "objective.type" and here.get("type") != value:
+    if key in OF_OBJECTIVE and here.get(last) != value:
         here.clear()
     if _is_path(parents, last) and isinstance(value, str) and isinstance(here.get(last), dict):
         value = {**here[last], "path": value}

@@ -35,13 +35,14 @@ from unmask.evaluate.items import Options
 from unmask.evaluate.watch import Watch, silent
 from unmask.lm import LM
 from unmask.loading import load, words_of
-from unmask.loss import Program, forward_heads
+from unmask.loss import announced
 from unmask.model.bundle import stock_family
 from unmask.model.cost import flops
 from unmask.model.families import FAMILIES
 from unmask.model.spec import parameters
 from unmask.model.transformer import Transformer
 from unmask.objectives.base import Plan, Shape
+from unmask.programs import program_of
 from unmask.recipe import Recipe, load_recipe
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
@@ -179,7 +180,7 @@ def build(
         recipe.compile,
     )
     evaluate = evaluator(recipe, text, loader.shape)
-    program: Program = forward_heads
+    program = program_of(objective)
     trainer = Trainer(
         networks,
         program,
@@ -189,6 +190,7 @@ def build(
         out,
         Evaluation(recipe.evaluation.every, lambda n: evaluate(n).figures()) if recipe.evaluation.every else None,
         progress,
+        announced,
     )
     return trainer, evaluate
 
@@ -262,6 +264,9 @@ def resolve(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:
             f"the tokenizer has {size} entries but model.vocab_size={rows} rows: "
             f"set model.vocab_size to at least {size} (0 takes the tokenizer's size) or train a smaller tokenizer"
         )
+    for name in ("start", "end"):
+        if (token := getattr(recipe, name)) is not None and token >= size:
+            raise UserError(f"{name}={token} is no token: the tokenizer's ids are 0 to {size - 1}")
     sees = recipe.objective.visibility
     if "visibility" in recipe.model.model_fields_set and recipe.model.visibility != sees:
         raise UserError(

@@ -19,15 +19,16 @@ LEVELS = [
     {"tokens"},
     {"data", "model"},
     {"loss"},
+    {"programs"},
     {"train"},
     {"evaluate"},
     {"recipe"},
-    {"lm", "loading", "directory", "initial", "conversion", "run", "describe"},
+    {"lm", "loading", "directory", "initial", "conversion", "run", "describe", "show"},
     {"demo"},
     {"cli"},
     {"__main__"},
 ]
-RANK_OF_RUN = {"lm", "loading", "directory", "initial", "conversion", "run", "describe"}
+RANK_OF_RUN = {"lm", "loading", "directory", "initial", "conversion", "run", "describe", "show"}
 RANK = {name: k for k, names in enumerate(LEVELS) for name in names}
 
 

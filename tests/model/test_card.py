@@ -123,7 +123,7 @@ def test_imported_models_say_so_and_claim_no_training(tmp_path: Path) -> None:
     values = {"model": {}, "objective": {"type": "causal"}, "context": 64, "imported": "/home/someone/gpt2"}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
     text = card(replace(FACTS, context=64, objective={"type": "causal"}), tmp_path)
-    assert "imported (from `gpt2`)" in text and "unmask did not train them" in text and "/home" not in text
+    assert "imported (from `gpt2`), and not trained since." in text and "/home" not in text
     assert "## Training" not in text and "Tokens in a row" not in text and "trained on rows" not in text
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").write_text("{}")

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from unmask.batch import Batch, Head
-from unmask.config import ModelConfig
+from unmask.batch import Batch, Head, Rows
+from unmask.config import BudgetConfig, ModelConfig, TrainConfig
 from unmask.config.model import ExpertsConfig
+from unmask.data.collate import collate
+from unmask.loss import announced, forward_heads
 from unmask.model.attention import Cache
 from unmask.model.experts import Experts
 from unmask.model.parts import FeedForward
 from unmask.model.transformer import Transformer
+from unmask.objectives import Causal, PrefixLM
+from unmask.objectives.layout import Layout
+from unmask.objectives.show import toy
 from unmask.run import pretrain, resume_run
+from unmask.train.trainer import Settings, Trainer, summed
 
 from .helpers import laid, model_of, one_text, tokens_of
 
@@ -95,3 +104,38 @@ def test_a_run_with_experts_trains_logs_its_terms_and_resumes_exactly(
     moved = load_file(Path("run/checkpoints/step-2/model.safetensors"))
     still = {k for k in after if torch.equal(after[k], moved[k])}
     assert {k.split(".")[-1] for k in still} == {"balance_bias"}
+
+
+@pytest.mark.parametrize("stacks", [1, 2])
+def test_the_z_loss_of_an_update_does_not_depend_on_its_micro_batches(stacks: int, tmp_path: Path) -> None:
+    """Rows of 3 to 30 tokens in one batch, or in four; the value is the mean over all tokens and layers."""
+    config = ModelConfig(
+        vocab_size=100,
+        hidden_size=16,
+        num_layers=2,
+        num_source_layers=3 * (stacks == 2),
+        num_heads=2,
+        experts=ExpertsConfig(count=4, z_loss=0.5, pattern="DE", shared=1),
+    )
+    objective = Causal() if stacks == 1 else PrefixLM(layout=Layout(kind="encdec"))
+    texts = [np.random.default_rng(k).integers(11, 90, 3 + 9 * k) for k in range(4)]
+
+    def batch(which: Sequence[int]) -> Batch:
+        return collate({"x": objective(Rows.of([texts[i] for i in which], which), toy())}, {"x": objective.heads()})
+
+    def update(groups: list[list[int]]) -> tuple[float, Tensor]:
+        networks = nn.ModuleDict({"model": Transformer(config, objective.heads(), 1).double()})
+        trainer = Trainer(
+            networks, forward_heads, lambda *_: [], lambda _: 0.0,
+            Settings(TrainConfig(), BudgetConfig(steps=1)), tmp_path, norms=announced,
+        )  # fmt: skip
+        trainer.precision = "fp32"
+        micro = [batch(g) for g in groups]
+        norms = summed(announced(networks, b) for b in micro)
+        values = trainer._backward(0, micro, norms)
+        gradient = torch.cat([p.grad.flatten() for p in networks.parameters() if p.grad is not None])
+        return values["model", "router_z"][1], gradient
+
+    one, four = update([[0, 1, 2, 3]]), update([[0], [1], [2], [3]])
+    assert one[0] == pytest.approx(four[0], rel=1e-6)
+    torch.testing.assert_close(one[1], four[1], rtol=1e-6, atol=1e-9)

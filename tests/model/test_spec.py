@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -92,6 +94,8 @@ ODD: list[dict[str, Any]] = [
     {"norm_weight": False, "convolution": 5, **HEAD},
     {"positions": "none", "skip_first_norm": True, "norm_position": "both"},
     {"mask_decoder": True, "positions": "deberta", "relative_norm": True, "num_source_layers": 1},
+    {"positions": "deberta", "relative_norm": True, "norm_bias": False},
+    {"positions": "deberta", "relative_norm": True, "norm_weight": False},
 ]
 HEADS = (
     Head("lm"),
@@ -220,6 +224,21 @@ def test_flops_match_a_counted_forward_and_backward_pass(name: str, explicit: bo
     assert flops(config, *args) == pytest.approx(both, rel=0.01)
 
 
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize(("buckets", "most"), [(32, 64), (0, 12), (32, 20)])
+@pytest.mark.parametrize("length", [6, 20])
+def test_flops_of_relative_tables_do_not_depend_on_how_positions_are_said(
+    buckets: int, most: int, length: int, contiguous: bool
+) -> None:
+    """A short row reads a part of the table (but for 32 buckets of 20, which rise too fast), in `lm.logits` too."""
+    config = tiny(positions="deberta", relative_buckets=buckets, relative_max_distance=most, visibility="bidirectional")
+    model = Transformer(config, [Head("lm")], seed=1)
+    stream = replace(stream_of(rows=2, length=length, pattern="full"), contiguous=contiguous)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(Batch(stream, {}, {}))
+    assert forward_flops(config, 2 * length, context=length) == counter.get_total_flops()
+
+
 def test_heads_cost_only_at_their_targets() -> None:
     config = tiny(**FAMILIES["bert"])
     assert head_flops(config, Head("lm")) == 2 * (32 * 32 + 50 * 32)
@@ -237,6 +256,22 @@ def test_visible_keys_are_those_of_the_mask(pattern: Any, window: int | None) ->
         sees = sees & (abs(text.positions[:, None] - text.positions[None]) <= window)
     visibility: Any = "bidirectional" if pattern == "full" else pattern
     assert visible_keys(11, visibility, window, 4) == pytest.approx(sees.sum(1).mean())
+
+
+@pytest.mark.parametrize("prefix", [None, 0, 1, 2.5, 6.75, 7, 11])
+@pytest.mark.parametrize("window", [None, 0, 1, 3, 20])
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_visible_keys_in_closed_form(length: int, window: int | None, prefix: float | None) -> None:
+    reach = length if window is None else window
+    given = length // 2 if prefix is None else min(prefix, length)
+    place = np.arange(length)
+    for visibility, ahead in [
+        ("causal", 0 * place),
+        ("bidirectional", length - 1 - place),
+        ("prefix", np.maximum(given - 1 - place, 0)),
+    ]:
+        want = 1 + (np.minimum(place, reach) + np.minimum(ahead, reach)).mean()
+        assert visible_keys(length, visibility, window, prefix) == pytest.approx(want)
 
 
 def test_visible_keys_of_packed_documents_are_those_of_the_mask() -> None:

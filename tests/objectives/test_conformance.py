@@ -1,8 +1,7 @@
 """Values published in the unit tests of T5 and seqio (Apache-2.0), read from the shared data folder.
 
-Not expressible by the objectives that exist: seqio's prefix LM with a loss on the inputs too
-(`loss_on_targets_only: false`), and T5's noise functions that keep no way back (`noise_token_to_sentinel`, one
-sentinel for all spans, dropped tokens); of those the parts that our pairs share are compared.
+Not expressible: one sentinel for all spans, of which the parts that our pairs share are compared; and a loss on the
+inputs of a prefix LM (seqio's `loss_on_targets_only: false`), which shows what it asks for: ours is causal there.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from unmask.objectives.base import LM, Shape, Sizes
 from unmask.objectives.denoise import corrupt
 from unmask.objectives.layout import Layout, Pairs, Ragged
 from unmask.objectives.spans import place_spans
+from unmask.objectives.study import dropped, masks
 
 pytestmark = pytest.mark.shared
 
@@ -37,7 +37,7 @@ class T5:
     ordinary: np.ndarray = field(default_factory=lambda: np.arange(2, 20, dtype=np.int32))
 
     def need(self, role: str) -> int:
-        return {"pad": 0, "bos": 0, "eos": EOS}[role]
+        return {"pad": 0, "bos": 0, "eos": EOS, "mask": self.size - 1}[role]
 
     @staticmethod
     def of(size: int, sentinels: int = 10) -> T5:
@@ -88,6 +88,13 @@ def test_sentinels_for_a_given_mask(t5: dict[str, Any]) -> None:
     sentinels = set(vocabulary.sentinels.tolist())
     assert [x for x in source if x not in sentinels] == cases["drop_noise_tokens"]
     assert [x for x in target if x not in sentinels] == cases["drop_nonnoise_tokens"]
+    kept = dropped(Rows.of([tokens]), np.array(noise, bool), vocabulary)
+    assert kept.source.tokens.tolist() == [*cases["drop_noise_tokens"], EOS]
+    assert kept.target.tokens.tolist() == [*cases["drop_nonnoise_tokens"], EOS]
+    at = np.flatnonzero(noise)
+    one = np.array(tokens)
+    one[at] = masks(np.array([0, len(tokens)]), np.zeros(1, np.uint64), at, 0.0, vocabulary)
+    assert one.tolist() == cases["noise_token_to_sentinel"]
     assert [999 if x in sentinels else x for x in source] == cases["noise_span_to_sentinel"]
     assert [999 if x in sentinels else x for x in rest] == cases["nonnoise_span_to_sentinel"]
 
@@ -190,6 +197,19 @@ def test_prefix_lm_unpacked(seqio: dict[str, Any], number: int) -> None:
     asked = [v * w for v, w in zip(want["decoder_target_tokens"], want["decoder_loss_weights"], strict=True)]
     assert scattered(batch, "value") == asked
     assert prefix_of(batch)[:real] == want["decoder_causal_attention"][:real]
+
+
+def test_loss_on_the_inputs_too(seqio: dict[str, Any]) -> None:
+    case = next(c for c in seqio["prefix_lm_unpacked"] if not c.get("loss_on_targets_only", True))
+    layout = Layout(kind="causal", loss="all")
+    source, target = Rows.of([case["inputs"]]), Rows.of([case["targets"]])
+    e = layout(Pairs(Ragged(source.tokens, source.start), Ragged(target.tokens, target.start)), T5.of(100))
+    place = one_per_row(layout.sizes(source.lengths, target.lengths))
+    shape = Shape(sum(case["lengths"].values()))
+    batch = collate({"x": e}, {"x": [LM]}, place, shape=shape)
+    assert scattered(batch, "weight") == case["expect"]["decoder_loss_weights"]
+    with pytest.raises(ValueError, match="what shows it"):
+        Layout(kind="prefix", loss="all")
 
 
 def test_prefix_lm_packed(seqio: dict[str, Any]) -> None:

@@ -10,12 +10,12 @@ import sys
 
 import typer
 
-from unmask.cli import convert, data, inspect, models, prepare, tokenizer
+from unmask.cli import convert, data, inspect, models, prepare, show, tokenizer
 from unmask.cli.output import app
 from unmask.errors import UserError
 from unmask.process import patient_threads
 
-__all__ = ["app", "convert", "data", "inspect", "main", "models", "prepare", "tokenizer"]
+__all__ = ["app", "convert", "data", "inspect", "main", "models", "prepare", "show", "tokenizer"]
 
 
 def main() -> None:

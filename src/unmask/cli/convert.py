@@ -8,38 +8,46 @@ import typer
 
 from unmask.cli.output import Json, app, emit
 
+Source = Annotated[str, typer.Argument(help="A run directory, or a Hugging Face model directory.", show_default=False)]
+Out = Annotated[str, typer.Argument(help="The run directory to write.", show_default=False)]
+To = Annotated[
+    str | None,
+    typer.Option(help="causal, prefix or masked: the same weights under that mask. encdec: two stacks."),
+]
+With = Annotated[
+    str | None,
+    typer.Option("--with", help="encdec: the model that becomes the decoder.", show_default="SRC once more"),
+]
+Cross = Annotated[
+    str, typer.Option(help="encdec: cross-attention is new, or from the decoder's self-attention (self).")
+]
+Words = Annotated[
+    str | None,
+    typer.Option(help="Another vocabulary: a tokenizer's file or directory. Equal tokens keep their rows."),
+]
+Added = Annotated[
+    list[str] | None,
+    typer.Option(help="One more token, such as [MASK] (may be repeated). [...] and <...> are control tokens."),
+]
+Longest = Annotated[int | None, typer.Option(help="Room for longer texts.")]
+Grown = Annotated[str, typer.Option(help="How a learned table of positions grows: interpolate, repeat or new.")]
+Base = Annotated[float | None, typer.Option(help="Another base of rotary positions.")]
+Seed = Annotated[int, typer.Option(help="Of what starts anew.")]
+
 
 @app.command()
 def convert(
-    source: Annotated[
-        str, typer.Argument(help="A run directory, or a Hugging Face model directory.", show_default=False)
-    ],
-    out: Annotated[str, typer.Argument(help="The run directory to write.", show_default=False)],
-    to: Annotated[
-        str | None,
-        typer.Option(help="causal, prefix or masked: the same weights under that mask. encdec: two stacks."),
-    ] = None,
-    with_: Annotated[
-        str | None,
-        typer.Option("--with", help="encdec: the model that becomes the decoder.", show_default="SRC once more"),
-    ] = None,
-    cross: Annotated[
-        str, typer.Option(help="encdec: cross-attention is new, or from the decoder's self-attention (self).")
-    ] = "new",
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Another vocabulary: a tokenizer's file or directory. Equal tokens keep their rows."),
-    ] = None,
-    add_token: Annotated[
-        list[str] | None,
-        typer.Option(help="One more token, such as [MASK] (may be repeated). [...] and <...> are control tokens."),
-    ] = None,
-    max_position: Annotated[int | None, typer.Option(help="Room for longer texts.")] = None,
-    positions: Annotated[
-        str, typer.Option(help="How a learned table of positions grows: interpolate, repeat or new.")
-    ] = "interpolate",
-    rotary_base: Annotated[float | None, typer.Option(help="Another base of rotary positions.")] = None,
-    seed: Annotated[int, typer.Option(help="Of what starts anew.")] = 0,
+    source: Source,
+    out: Out,
+    to: To = None,
+    with_: With = None,
+    cross: Cross = "new",
+    tokenizer: Words = None,
+    add_token: Added = None,
+    max_position: Longest = None,
+    positions: Grown = "interpolate",
+    rotary_base: Base = None,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Make another kind of model of a trained one: unmask convert runs/bert runs/pair --to encdec --cross self"""

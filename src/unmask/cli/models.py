@@ -28,6 +28,31 @@ RunOrDir = Annotated[
     str, typer.Argument(help="A run directory, or a Hugging Face model directory.", show_default=False)
 ]
 
+Measured = Annotated[
+    str | None,
+    typer.Argument(
+        help="What is measured on: a text (bpb), or JSON lines in a file or a directory. Without it, bpb takes the "
+        "run's held-out part and cloze a battery that is shipped.",
+        show_default=False,
+    ),
+]
+Suite = Annotated[
+    str,
+    typer.Option(
+        help="bpb: bits per byte (or pseudo bits per byte, labelled). minimal-pairs: sentence_good against "
+        "sentence_bad (BLiMP). cloze: text with one [MASK], answer, candidates, relation. choice: context, "
+        "choices, label."
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        help="At most so many pairs a set, gaps a relation or questions; of bpb pieces, or tokens sampled for "
+        "pseudo bits.",
+        show_default="all; bpb: 2048",
+    ),
+]
+
 
 @app.command()
 def pretrain(
@@ -77,31 +102,10 @@ def _print_run(run: Any, as_json: bool) -> None:
 @app.command()
 def evaluate(
     run: RunOrDir,
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            help="What is measured on: a text (bpb), or JSON lines in a file or a directory. Without it, bpb takes the "
-            "run's held-out part and cloze a battery that is shipped.",
-            show_default=False,
-        ),
-    ] = None,
-    suite: Annotated[
-        str,
-        typer.Option(
-            help="bpb: bits per byte (or pseudo bits per byte, labelled). minimal-pairs: sentence_good against "
-            "sentence_bad (BLiMP). cloze: text with one [MASK], answer, candidates, relation. choice: context, "
-            "choices, label."
-        ),
-    ] = "bpb",
+    text: Measured = None,
+    suite: Suite = "bpb",
     plan: PlanName = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            help="At most so many pairs a set, gaps a relation or questions; of bpb pieces, or tokens sampled for "
-            "pseudo bits.",
-            show_default="all; bpb: 2048",
-        ),
-    ] = None,
+    limit: Limit = None,
     stride: Annotated[
         int | None,
         typer.Option(help="bpb: rolling windows, this many tokens apart.", show_default="pieces side by side"),

@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Strict(BaseModel):
-    """Frozen, and an unknown key is an error."""
+    """Frozen; an unknown key is an error, and so is a number that is infinite or none (nan)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)

@@ -64,7 +64,7 @@ class ExpertsConfig(Strict):
     normalise: bool = True
     """The chosen experts' gates are divided by their sum (Mixtral); Switch keeps the probability itself: with
     per_token=1 every divided gate would be 1, and the router would learn nothing from the task."""
-    scale: float = 1.0
+    scale: float = Field(1.0, gt=0)
     """Factor on the gates after that (DeepSeek-V3: 2.5)."""
     groups: int = Field(1, ge=1)
     """Experts stand in this many groups, and a token's come from `groups_kept` of them (DeepSeek-V3: 8 and 4)."""
@@ -154,8 +154,8 @@ class ModelConfig(Strict):
     """The source stack has a token table of its own (T5Gemma)."""
     positions2: int = Field(0, ge=0)
     """Rows of a second learned table, over `Stream.positions2` (GLM's place inside a span); 0 = none."""
-    rotary_base: float = 10000.0
-    rotary_local_base: float | None = None
+    rotary_base: float = Field(10000.0, gt=0)
+    rotary_local_base: float | None = Field(None, gt=0)
     """The base in local layers (ModernBERT); None = the same."""
     rotary_share: float = Field(1.0, gt=0, le=1)
     """Share of a head's dimensions that turn, the first ones (GPT-NeoX: 0.25)."""
@@ -172,7 +172,7 @@ class ModelConfig(Strict):
     """Rows of the token-type table (BERT's segments); 0 = none. xlnet has its segment term instead."""
     embedding_norm: bool = False
     """Normalise the sum of the embeddings (BERT)."""
-    embedding_scale: float = 1.0
+    embedding_scale: float = Field(1.0, gt=0)
     """Factor on token embeddings before positions are added (Vaswani et al. 2017: hidden_size ** 0.5)."""
     query_vector: bool = False
     """A learned start vector for appended queries, whose token is -1 (XLNet)."""
@@ -182,7 +182,7 @@ class ModelConfig(Strict):
     norm: Literal["layer", "rms"] = "layer"
     norm_position: Literal["pre", "post", "both"] = "pre"
     """Before a sub-layer, after the residual sum, or before and again on its output (Gemma 2)."""
-    norm_eps: float = 1e-5
+    norm_eps: float = Field(1e-5, ge=0)
     norm_bias: bool = True
     """LayerNorm's shift (RMSNorm never has one)."""
     norm_weight: bool = True
@@ -207,9 +207,9 @@ class ModelConfig(Strict):
     """RMS-normalise queries and keys of each head (Henry et al. 2020; Dehghani et al. 2023)."""
     qk_norm_after: bool = False
     """After the rotary turn instead of before it (nanochat)."""
-    attention_scale: float | None = None
+    attention_scale: float | None = Field(None, gt=0)
     """Factor on query·key; None = head_size ** -0.5 (T5 uses 1)."""
-    attention_softcap: float | None = None
+    attention_softcap: float | None = Field(None, gt=0)
     """cap · tanh(score / cap) before the mask (Gemma 2)."""
     latent: LatentConfig | None = None
     """Latent attention (DeepSeek-V2 and V3)."""
@@ -229,6 +229,10 @@ class ModelConfig(Strict):
     modded-nanogpt record 14)."""
     residual_scalars: bool = False
     """Each layer reads a · stream + b · embeddings with learned a and b (nanochat: resid_lambdas, x0_lambdas)."""
+    ahead_layers: int = Field(0, ge=0)
+    """Modules that say later tokens than the next one, a layer each; they run only where a head asks (training)."""
+    ahead: Literal["parallel", "sequential"] = "parallel"
+    """Beside the last layer (Gloeckle et al. 2024, section 2), or one after the other (DeepSeek-V3, section 2.2)."""
 
     # ------------------------------------------------------------ heads
 
@@ -244,19 +248,19 @@ class ModelConfig(Strict):
     """BERT's pooler: dense and tanh in front of heads over classes, score and group."""
     detector_transform: bool = False
     """ELECTRA's discriminator: dense and activation in front of binary heads."""
-    head_scale: float = 1.0
+    head_scale: float = Field(1.0, gt=0)
     """Factor on the hidden state before the table (T5 1.0: hidden_size ** -0.5)."""
-    logit_softcap: float | None = None
+    logit_softcap: float | None = Field(None, gt=0)
     """cap · tanh(logits / cap) (Gemma 2)."""
 
     # ------------------------------------------------------------ training
 
     dropout: float = Field(0.0, ge=0, lt=1)
     attention_dropout: float = Field(0.0, ge=0, lt=1)
-    init_std: float = 0.02
-    embedding_std: float | None = None
+    init_std: float = Field(0.02, ge=0)
+    embedding_std: float | None = Field(None, ge=0)
     """Spread of the tables at the start; None = init_std."""
-    head_std: float | None = None
+    head_std: float | None = Field(None, ge=0)
     """Spread of an untied vocabulary head at the start; None = init_std."""
     zero_init_projections: bool = False
     """Start the output projections of attention and feed-forward at zero (Yang et al. 2021, appendix D.2)."""
@@ -298,6 +302,12 @@ class ModelConfig(Strict):
             raise ValueError("value_embeddings are tables of a layer's own: drop latent and distinct_layers")
         if self.positions == "xlnet" and self.attention_softcap:
             raise ValueError("attention_softcap would bend the terms of xlnet positions: drop one of the two")
+        if self.ahead_layers and (self.num_source_layers or self.mask_decoder or self.convolution):
+            raise ValueError("ahead_layers are written for one causal stack: drop source layers, or ahead_layers")
+        if self.ahead_layers and (self.value_embeddings or self.residual_scalars):
+            raise ValueError("ahead_layers are plain layers: drop value_embeddings and residual_scalars")
+        if self.ahead_layers and self.ahead == "sequential" and self.table_size != self.hidden_size:
+            raise ValueError("sequential ahead_layers join states and embeddings: drop embedding_size")
         if self.mask_decoder and self.residual_scalars:
             raise ValueError("mask_decoder runs the last layer its own way: drop residual_scalars")
         if self.skip_first_norm and self.norm_position == "post":
@@ -365,6 +375,10 @@ class ModelConfig(Strict):
         [0, 0, 0, 1, 1, 1]
         """
         return [i * (self.distinct_layers or depth) // depth for i in range(depth)]
+
+    def ahead_depth(self, k: int) -> int:
+        """The depth whose kind of layer (local, of experts) module k = 0, 1, … that looks ahead has."""
+        return self.num_layers - 1 if self.ahead == "parallel" else self.num_layers + k
 
     def local(self, layer: int) -> bool:
         """Whether a layer's attention is local."""

@@ -139,6 +139,9 @@ class TokenizerConfig(Strict):
     """Pairs rarer than this are not merged; rarer words get no entry of their own."""
     sentinels: int = Field(100, ge=0)
     """How many `<extra_id_k>` tokens the vocabulary holds."""
+    extra: tuple[str, ...] = ()
+    """More control tokens, at the vocabulary's end: mode tokens such as [NLU], [S2S], [NLG] (UL2). Text never yields a
+    part of one."""
     file: str | None = None
     """Load this file or directory instead of training: tokenizer.json, vocab.txt (BERT), vocab.json beside merges.txt
     (GPT-2), or a SentencePiece .model."""

@@ -27,7 +27,7 @@ class TrainConfig(Strict):
     """Decoupled; matrices and tables only."""
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.98, ge=0, lt=1)
-    adam_eps: float = 1e-8
+    adam_eps: float = Field(1e-8, gt=0)
     clip_norm: float = Field(1.0, ge=0)
     """Largest global gradient norm; 0 = no clipping."""
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "linear"

@@ -7,17 +7,17 @@ is found by arithmetic, and short texts find room beside long ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
-from unmask.batch import Batch
+from unmask.batch import Batch, Rows
 from unmask.config import CorpusConfig
 from unmask.data.collate import Placement, at_least, collate, pack
 from unmask.data.marks import Kept, Marks, Rule
-from unmask.data.sampling import InTurn, Mixture, Order, Pieces, Sampler, counts_in_block, read_rows, shares
+from unmask.data.sampling import InTurn, Mixture, Order, Partners, Pieces, Sampler, counts_in_block, read_rows, shares
 from unmask.errors import UserError
 from unmask.objectives.base import Objective, Outline, Shape, Vocabulary
 
@@ -74,24 +74,36 @@ class Loader:
             raise UserError(
                 f"context={shape.source or shape.stream} leaves no room for text under {objective.type}: raise it"
             )
-        self.pieces = Pieces.cut(np.asarray(text.documents), room)
+        self.marks = Marks(objective.needs, kept, words)
+        self.pieces = self._pieces(room, sources)
         if not len(self.pieces):
             raise UserError("the text holds no tokens: give a corpus with at least one non-empty document")
         self.sizes = tuple(self.pieces.of_sources(sources).tolist())
         self.mix = mix
         self.order = self._order(seed, shuffle, mix)
-        self.marks = Marks(objective.needs, kept, words)
+        self.partners = Partners(self.pieces) if "partner" in objective.needs else None
+        self.separator = vocabulary.need("sep") if self.pieces.joined is not None else None
         self.micro = micro
         self.per_step = max(1, round(rows / self._rows_a_sample()))
         self.steps = max(1, _WINDOW // self.per_step)
         self.window = lru_cache(maxsize=4)(self._window)
 
+    def _pieces(self, room: int, sources: Sequence[int]) -> Pieces:
+        """The texts as the objective wants them cut."""
+        documents, kind = np.asarray(self.text.documents), self.objective.cut
+        if kind == "tokens":
+            return Pieces.cut(documents, room)
+        sentences = self.marks.sentence_places()
+        if kind == "joined":
+            return Pieces.across(documents, room, sentences, sources)
+        return Pieces.whole(documents, room, sentences, most=2 if kind == "pairs" else 0)
+
     def _order(self, seed: int, shuffle: bool, mix: CorpusConfig | None) -> Sampler:
         if len(self.sizes) > 1 and not shuffle:
-            return InTurn(self.sizes, seed)
+            return InTurn(self.sizes, seed, self.objective.recurs)
         if len(self.sizes) == 1 or mix is None or mix.mix == "proportional":
-            return Order(len(self.pieces), seed, shuffle)
-        return Mixture(self.sizes, counts_in_block(shares(mix, self.sizes)), seed)
+            return Order(len(self.pieces), seed, shuffle, self.objective.recurs)
+        return Mixture(self.sizes, counts_in_block(shares(mix, self.sizes)), seed, self.objective.recurs)
 
     def mixture(self, names: Sequence[str], steps: int | None = None) -> str:
         """What each source gets: its share of the samples, and in so many updates how often its text is seen."""
@@ -107,8 +119,22 @@ class Loader:
         return f"mixture: {'; '.join(each)}{note}"
 
     def _outline(self, index: np.ndarray, progress: float = 0.0) -> Outline:
-        piece = self.order.piece(index)
-        return Outline(self.pieces.length[piece], self.order.keys(index), index, self.pieces.ends[piece], progress)
+        piece, key = self.order.piece(index), self.order.keys(index)
+        own = self._outlined(piece, key, index, progress)
+        if self.partners is None:
+            return own
+        return replace(own, partner=self._outlined(*self.partners(piece, key), index, progress))
+
+    def _outlined(self, piece: np.ndarray, key: np.ndarray, index: np.ndarray, progress: float) -> Outline:
+        pieces = self.pieces
+        return Outline(
+            pieces.length[piece], key, index, pieces.ends[piece], progress, self.marks.sentences(pieces, piece)
+        )
+
+    def _read(self, piece: np.ndarray, key: np.ndarray, index: np.ndarray, progress: float) -> Rows:
+        """The texts of pieces, with what the objective needs to know of their inside."""
+        text = read_rows(self.text.tokens, self.pieces, piece, key, index, progress, self.separator)
+        return self.marks.fill(text, self.pieces, piece)
 
     def _rows_a_sample(self) -> float:
         """Rows that a sample fills on average: measured by packing four windows, over as many epochs."""
@@ -134,9 +160,11 @@ class Loader:
     def _batch(self, window: Window, rows: np.ndarray, progress: float) -> Batch:
         which = np.flatnonzero(np.isin(window.place.row, rows))
         index = window.index[which]
-        piece = self.order.piece(index)
-        text = read_rows(self.text.tokens, self.pieces, piece, self.order.keys(index), index, progress)
-        examples = self.objective(self.marks.fill(text, self.pieces, piece), self.vocabulary)
+        piece, key = self.order.piece(index), self.order.keys(index)
+        texts = self._read(piece, key, index, progress)
+        if self.partners is not None:
+            texts = replace(texts, partner=self._read(*self.partners(piece, key), index, progress))
+        examples = self.objective(texts, self.vocabulary)
         return collate(
             {self.objective.type: examples},
             {self.objective.type: self.objective.heads()},

@@ -11,14 +11,18 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from unmask.batch import Rows
+from unmask.batch import Rows, starts
 from unmask.data.sampling import Pieces, places_of
 from unmask.errors import UserError
 
-NEEDS = frozenset({"word", "sentence", "spans"})
+NEEDS = frozenset({"word", "sentence", "spans", "partner"})
 """The fields of `Rows` that an objective may ask for."""
 Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(tokens (N,), start (R + 1,)) → (N,) bool; `tokens.words.WordStarts` is one."""
+
+
+_STRETCH = 1 << 22
+"""Packed bytes that are unpacked at once."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,15 @@ class Bits:
     def __getitem__(self, at: np.ndarray) -> np.ndarray:
         """(n,) bool at places (n,)."""
         return (self.packed[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(bool)
+
+    def places(self) -> np.ndarray:
+        """(n,) where they are true, read in stretches."""
+        found = [
+            np.flatnonzero(np.unpackbits(self.packed[at : at + _STRETCH], bitorder="little")) + 8 * at
+            for at in range(0, len(self.packed), _STRETCH)
+        ]
+        every = np.concatenate([np.zeros(0, np.int64), *found])
+        return np.asarray(every[every < self.size])
 
 
 class BitWriter:
@@ -103,20 +116,32 @@ class Marks:
         """
         if not self.needs:
             return rows
-        word = sentence = spans = None
+        word = spans = None
         at = places_of(pieces, which)
         if "word" in self.needs and self.kept is not None and self.kept.word is not None:
             word = self.kept.word[at]
         elif "word" in self.needs and self.words is not None:
             word = self.words(rows.tokens, rows.start)
-        if "sentence" in self.needs and self.kept is not None and self.kept.sentence is not None:
-            sentence = self.kept.sentence[at]
-        for flags in (word, sentence):
-            if flags is not None:
-                flags[rows.start[:-1]] = True
+        if word is not None:
+            word[rows.start[:-1]] = True
+        sentence = self.sentences(pieces, which)
         if "spans" in self.needs and self.kept is not None and self.kept.spans is not None:
             spans = spans_within(self.kept.spans, pieces.begin[which], pieces.length[which])
         return replace(rows, word=word, sentence=sentence, spans=spans)
+
+    def sentences(self, pieces: Pieces, which: np.ndarray) -> np.ndarray | None:
+        """(N,) bool where sentences start in the pieces `which` (S,), if that is needed; the first token starts one."""
+        if "sentence" not in self.needs or self.kept is None or self.kept.sentence is None:
+            return None
+        flags = self.kept.sentence[places_of(pieces, which)]
+        flags[starts(pieces.length[which])[:-1]] = True
+        return flags
+
+    def sentence_places(self) -> np.ndarray:
+        """(n,) the tokens of the whole text at which a sentence starts, by which pieces are cut."""
+        if self.kept is None or self.kept.sentence is None:
+            raise UserError("sentence starts are needed, but were not kept with the text: set corpus.sentences=true")
+        return self.kept.sentence.places()
 
 
 def spans_within(spans: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from unmask import keyed
-from unmask.batch import Rows, starts
+from unmask.batch import Rows, ranges, starts
 from unmask.config import CorpusConfig
 from unmask.errors import UserError
 
@@ -37,6 +37,8 @@ class Pieces:
     length: np.ndarray
     document: np.ndarray
     ends: np.ndarray
+    joined: np.ndarray | None = None
+    """(D + 1,) offsets of the documents, where pieces cross them: `begin` then counts a separator after each."""
 
     @staticmethod
     def cut(documents: np.ndarray, room: int) -> Pieces:
@@ -53,6 +55,45 @@ class Pieces:
         begin = documents[:-1][document] + nth * room
         return Pieces(begin, np.minimum(room, documents[1:][document] - begin), document, nth == count[document] - 1)
 
+    @staticmethod
+    def whole(documents: np.ndarray, room: int, sentence: np.ndarray, most: int = 0) -> Pieces:
+        """Runs of whole sentences, which begin at the tokens `sentence` (n,) of ascending places, inside documents.
+
+        A run takes as many sentences as fit in `room`, at most `most` if that is not 0. A sentence that is longer
+        than `room` is cut into full pieces and a rest.
+
+        >>> p = Pieces.whole(np.array([0, 7, 9]), 4, np.array([0, 2, 3, 5, 7]))
+        >>> p.begin.tolist(), p.length.tolist(), p.document.tolist(), p.ends.tolist()
+        ([0, 3, 7], [3, 4, 2], [0, 0, 1], [False, True, True])
+        """
+        first = _sentences(documents, room, sentence)
+        begin = _greedy(first, first, np.searchsorted(first, np.unique(documents)), room, most)
+        document = np.searchsorted(documents, begin[:-1], "right") - 1
+        return Pieces(begin[:-1], np.diff(begin), document, np.isin(begin[1:], documents))
+
+    @staticmethod
+    def across(documents: np.ndarray, room: int, sentence: np.ndarray, sources: Sequence[int] = (0,)) -> Pieces:
+        """Runs of whole sentences that go on into the next document of their source, with a separator between two.
+
+        The separator counts in `room` and `length`; none stands at the end of a run. A piece belongs to the document
+        that it begins in.
+
+        >>> p = Pieces.across(np.array([0, 2, 4, 7]), 5, np.array([0, 2, 4]))
+        >>> p.begin.tolist(), p.length.tolist(), p.document.tolist(), p.ends.tolist()
+        ([0, 6], [5, 3], [0, 2], [True, True])
+        """
+        edges = np.asarray(documents, np.int64)
+        kept = np.append(np.diff(edges) > 0, True)
+        known, edges = np.flatnonzero(kept), edges[kept]
+        at = edges + np.arange(len(edges))  # where each document begins, counting separators
+        first = _sentences(edges, room, sentence)
+        first = first + np.searchsorted(edges, first, "right") - 1
+        heads = np.unique(np.append(np.searchsorted(known[:-1], sources), len(edges) - 1))
+        begin = _greedy(first, first - np.isin(first, at), np.searchsorted(first, at[heads]), room)
+        closes = np.isin(begin[1:], at)
+        which = np.searchsorted(at, begin[:-1], "right") - 1
+        return Pieces(begin[:-1], np.diff(begin) - closes, known[which], closes, edges)
+
     def __len__(self) -> int:
         return len(self.begin)
 
@@ -61,7 +102,83 @@ class Pieces:
         return np.diff(np.append(np.searchsorted(self.document, first), len(self)))
 
 
+def _sentences(documents: np.ndarray, room: int, sentence: np.ndarray) -> np.ndarray:
+    """Where sentences begin, those beyond `room` tokens cut; documents begin one; the end of the last at the end."""
+    return np.append(Pieces.cut(np.union1d(documents, sentence), room).begin, documents[-1])
+
+
+def _greedy(first: np.ndarray, end: np.ndarray, heads: np.ndarray, room: int, most: int = 0) -> np.ndarray:
+    """Where runs begin that take as many sentences as they can, and where the last ends.
+
+    first: where sentences begin; end: where the one before ends. Runs begin anew at the sentences `heads` (H + 1,),
+    and all stretches between two of these are walked side by side.
+    """
+    at, limit = heads[:-1], heads[1:]
+    met = [at]
+    while at.size:
+        after = np.minimum(np.searchsorted(end, first[at] + room, "right") - 1, limit)
+        after = np.minimum(after, at + most) if most else after
+        at, limit = after[after < limit], limit[after < limit]
+        met.append(at)
+    return np.asarray(first[np.append(np.sort(np.concatenate(met)), heads[-1])])
+
+
+# ---------------------------------------------------------------- partners
+
+
+class Partners:
+    """For every piece a piece of another document, by key.
+
+    Drawn evenly among those of other documents that are at least as long, so that a text cut to its partner's
+    length loses little; but among no fewer than the longest quarter of them, so that the longest pieces of a text
+    do not all meet the same few.
+    """
+
+    def __init__(self, pieces: Pieces) -> None:
+        first = np.flatnonzero(np.diff(pieces.document, prepend=-1))
+        if len(first) < 2:
+            raise UserError("pairs of texts need a second document, but the corpus holds one: part it, or add text")
+        self.pieces = pieces
+        self.order = np.argsort(pieces.length, kind="stable")
+        self.length = pieces.length[self.order]
+        self.document = np.cumsum(np.diff(pieces.document, prepend=-1) > 0) - 1
+        rank = np.empty(len(pieces), np.int64)
+        rank[self.order] = np.arange(len(pieces))
+        by_document = np.lexsort((rank, self.document))
+        self.ranks = self.document[by_document] * len(pieces) + rank[by_document]  # ascending
+        self.count = np.bincount(self.document)
+
+    def __call__(self, which: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(S,) the partner of each piece `which` (S,) under its key (S,), and a key of its own."""
+        p, own = len(self.pieces), self.document[which]
+        others = p - self.count[own]
+        low = np.searchsorted(self.length, self.pieces.length[which], "left")
+        low = np.minimum(low, p - self.count[own] - -(-others // 4))
+        mine_below = np.searchsorted(self.ranks, own * p + low) - np.searchsorted(self.ranks, own * p)
+        free = p - low - (self.count[own] - mine_below)
+        key = keyed.absorb(key, keyed.purpose("partner"))
+        nth = keyed.below(keyed.bits(key, np.zeros(len(which), np.int64)), free)
+        return self.order[self._nth(own, low, mine_below, nth)], key
+
+    def _nth(self, own: np.ndarray, low: np.ndarray, below: np.ndarray, nth: np.ndarray) -> np.ndarray:
+        """(S,) the rank of the nth piece from rank `low` on that is not of document `own`, by bisection."""
+        p = len(self.pieces)
+        begin = np.searchsorted(self.ranks, own * p) + below
+        left, right = np.zeros_like(nth), self.count[own] - below  # of own pieces from `low` on, how many come before
+        while (left < right).any():
+            middle = (left + right) // 2
+            rank = self.ranks[np.minimum(begin + middle, p - 1)] - own * p
+            passed = (left < right) & (rank - low - middle <= nth)
+            left, right = np.where(passed, middle + 1, left), np.where(passed | (left >= right), right, middle)
+        return np.asarray(low + nth + left)
+
+
 # ---------------------------------------------------------------- orders
+
+
+def noise_epoch(epoch: np.ndarray, recurs: int) -> np.ndarray:
+    """The epoch as noise sees it: static masks (Liu et al. 2019, section 4.1) recur after `recurs` epochs."""
+    return np.asarray(epoch % recurs) if recurs else epoch
 
 
 class Sampler(Protocol):
@@ -79,6 +196,8 @@ class Order:
     size: int
     seed: int
     shuffle: bool = True
+    recurs: int = 0
+    """Epochs after which the noise is the same again; 0 = never."""
 
     def piece(self, index: np.ndarray) -> np.ndarray:
         """(S,) the piece at each global sample number; numbers run on over epochs."""
@@ -89,7 +208,8 @@ class Order:
 
     def keys(self, index: np.ndarray) -> np.ndarray:
         """(S,) uint64 keys of the noise: functions of seed, epoch and piece."""
-        return keyed.row_keys(self.seed, np.asarray(index, np.int64) // self.size, self.piece(index), "noise")
+        epoch = noise_epoch(np.asarray(index, np.int64) // self.size, self.recurs)
+        return keyed.row_keys(self.seed, epoch, self.piece(index), "noise")
 
 
 @dataclass(frozen=True)
@@ -100,6 +220,8 @@ class Mixture:
     """Pieces of each source."""
     counts: tuple[int, ...]
     seed: int
+    recurs: int = 0
+    """Epochs after which the noise is the same again; 0 = never."""
 
     def piece(self, index: np.ndarray) -> np.ndarray:
         """(S,) the piece at each global sample number."""
@@ -107,7 +229,8 @@ class Mixture:
 
     def keys(self, index: np.ndarray) -> np.ndarray:
         """(S,) uint64 keys of the noise: functions of seed, epoch of the source, and piece."""
-        return keyed.row_keys(self.seed, *self._find(index), "noise")
+        epoch, piece = self._find(index)
+        return keyed.row_keys(self.seed, noise_epoch(epoch, self.recurs), piece, "noise")
 
     def _find(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(S,) the epoch of the sample's source, and the piece."""
@@ -131,6 +254,8 @@ class InTurn:
 
     sizes: tuple[int, ...]
     seed: int
+    recurs: int = 0
+    """Epochs after which the noise is the same again; 0 = never."""
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -142,7 +267,7 @@ class InTurn:
         return self._order[np.asarray(index, np.int64) % sum(self.sizes)]
 
     def keys(self, index: np.ndarray) -> np.ndarray:
-        epoch = np.asarray(index, np.int64) // sum(self.sizes)
+        epoch = noise_epoch(np.asarray(index, np.int64) // sum(self.sizes), self.recurs)
         return keyed.row_keys(self.seed, epoch, self.piece(index), "noise")
 
 
@@ -181,23 +306,39 @@ def counts_in_block(share: np.ndarray, block: int = BLOCK) -> tuple[int, ...]:
 
 
 def places_of(pieces: Pieces, which: np.ndarray) -> np.ndarray:
-    """(N,) where the tokens of the pieces `which` (S,) stand, end to end."""
-    length = pieces.length[which]
-    start = starts(length)
-    return np.repeat(pieces.begin[which] - start[:-1], length) + np.arange(start[-1])
+    """(N,) where the tokens of the pieces `which` (S,) stand, end to end; for a separator, the token after it."""
+    at = ranges(pieces.begin[which], pieces.length[which])
+    return at if pieces.joined is None else at - _nth_document(pieces.joined, at)
+
+
+def separators(pieces: Pieces, which: np.ndarray) -> np.ndarray:
+    """(N,) bool: where in the pieces `which` (S,) a separator stands instead of a token."""
+    at = ranges(pieces.begin[which], pieces.length[which])
+    if pieces.joined is None:
+        return np.zeros(len(at), bool)
+    document = _nth_document(pieces.joined, at)
+    return np.asarray(at - document == pieces.joined[document + 1])
+
+
+def _nth_document(documents: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """(N,) the document of each place, counting a separator after each document."""
+    return np.searchsorted(documents + np.arange(len(documents)), at, "right") - 1
 
 
 def read_rows(
-    tokens: np.ndarray, pieces: Pieces, which: np.ndarray, key: np.ndarray, index: np.ndarray, progress: float
+    tokens: np.ndarray,
+    pieces: Pieces,
+    which: np.ndarray,
+    key: np.ndarray,
+    index: np.ndarray,
+    progress: float,
+    separator: int | None = None,
 ) -> Rows:
-    """The texts of the pieces `which` (S,), end to end."""
+    """The texts of the pieces `which` (S,), end to end; `separator` stands between joined documents, fixed."""
     start = starts(pieces.length[which])
-    return Rows(
-        tokens=np.asarray(tokens[places_of(pieces, which)]).astype(np.int32),
-        start=start,
-        key=key,
-        index=index,
-        fixed=np.zeros(start[-1], bool),
-        ends=pieces.ends[which],
-        progress=progress,
-    )
+    read = np.asarray(tokens[places_of(pieces, which)]).astype(np.int32)
+    fixed = separators(pieces, which)
+    if pieces.joined is not None:
+        assert separator is not None
+        read[fixed] = separator
+    return Rows(tokens=read, start=start, key=key, index=index, fixed=fixed, ends=pieces.ends[which], progress=progress)

@@ -7,6 +7,7 @@ Legend: B rows, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -42,12 +43,14 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise UserError(f"temperature={self.temperature} must be 0 (greedy) or more")
+        if not 0 <= self.temperature < math.inf:
+            raise UserError(f"temperature={self.temperature} must be 0 (greedy) or more, and finite")
         if self.top_k < 0:
             raise UserError(f"top_k={self.top_k} must be 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p={self.top_p} must lie above 0 and at most at 1 (all tokens)")
+        if self.seed < 0:
+            raise UserError(f"seed={self.seed} must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,9 @@ def rule_of(
         if (length_penalty, early_stopping) != (1.0, False):
             raise UserError("length_penalty and early_stopping are of a beam search: give beams=2 or more")
         return Sampling(temperature, top_k, top_p, seed)
-    if (temperature, top_k, top_p) != (0.0, 0, 1.0):
+    if (temperature, top_k, top_p, seed) != (0.0, 0, 1.0, 0):
         raise UserError(
-            f"beams={beams} searches and draws nothing: leave out temperature, top_k and top_p, or give beams=1"
+            f"beams={beams} searches and draws nothing: leave out temperature, top_k, top_p and seed, or give beams=1"
         )
     return Beams(beams, length_penalty, early_stopping)
 

@@ -122,8 +122,12 @@ def content_tokens(vocabulary: Vocabulary) -> np.ndarray:
 def _answers(
     networks: Mapping[str, Any], batch: Batch, device: torch.device
 ) -> Iterator[tuple[TermKey, np.ndarray, np.ndarray]]:
-    """(head's key, (n,) losses, (n,) hits) of every head that answers with one token a target."""
+    """(head's key, (n,) losses, (n,) hits) of each objective's first head that answers with one token a target.
+
+    Its others say the same tokens once more, from further away (multi-token prediction, span boundaries).
+    """
     keys = [k for k, h in batch.heads.items() if h.over == "vocabulary" and batch.targets[k].value.ndim == 1]
+    keys = list({objective: (objective, head) for objective, head in reversed(keys)}.values())[::-1]
     if not keys:
         raise UserError("this objective predicts no tokens: it has no held-out loss per content target")
     moved = to_device(batch, device)
@@ -133,7 +137,7 @@ def _answers(
         stream = moved.stream if head.stack == "stream" else moved.source
         assert stream is not None
         module = networks[head.network].heads[head.uses]
-        losses, hits = token_losses(head, module, states[head.network][head.stack], stream, moved.targets[key])
+        losses, hits = token_losses(head, module, states[head.network][head.states], stream, moved.targets[key])
         yield key, losses.double().cpu().numpy(), hits.cpu().numpy()
 
 

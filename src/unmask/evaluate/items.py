@@ -65,6 +65,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name}={value} must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"seed={self.seed} must be 0 or more")
 
 
 # ---------------------------------------------------------------- files

@@ -28,6 +28,7 @@ from unmask.errors import UserError, nearest
 from unmask.objectives.base import LM, Objective, Plan, Shape, Sizes, frame
 from unmask.objectives.denoise import SpanCorruption, TextToText, corrupt
 from unmask.objectives.layout import Layout, Pairs, Ragged
+from unmask.objectives.ul2 import UL2
 from unmask.tokens.special import Vocabulary
 
 FORWARD: tuple[Plan, ...] = ("left_to_right", "decoder")
@@ -102,7 +103,9 @@ def plan_of(objective: Objective, plan: Plan | None) -> Plan:
 
 def layout_of(objective: Objective) -> Layout:
     """How a (source, target) pair is shown to a model trained under `objective`."""
-    return objective.layout if isinstance(objective, TextToText) else Layout(kind="causal")
+    if not isinstance(objective, TextToText):
+        return Layout(kind="causal")
+    return objective.layout.model_copy(update={"loss": "target"})  # what is scored is the target
 
 
 def in_source(objective: Objective, plan: Plan) -> bool:
@@ -242,7 +245,7 @@ def _closed(texts: Ragged, last: int) -> Ragged:
 
 def closing(objective: Objective, vocabulary: Vocabulary) -> int:
     """What follows the one span of a target: <1> where a final sentinel closes it, [EOS] elsewhere."""
-    final = isinstance(objective, SpanCorruption) and objective.final_sentinel
+    final = isinstance(objective, SpanCorruption | UL2) and objective.final_sentinel
     return int(vocabulary.sentinels[1]) if final else vocabulary.need("eos")
 
 
@@ -300,7 +303,7 @@ def _infill(objective: Objective, query: Query, at: np.ndarray, vocabulary: Voca
     rows, _ = take(query.rows, query.rows.row[at])
     noise = np.zeros(len(rows.tokens), bool)
     noise[rows.start[:-1] + query.rows.place[at]] = True
-    final = isinstance(objective, SpanCorruption) and objective.final_sentinel
+    final = isinstance(objective, SpanCorruption | UL2) and objective.final_sentinel
     pairs = corrupt(rows, noise, final, vocabulary)
     second = np.zeros(len(pairs.target.tokens), bool)
     second[pairs.target.start[:-1] + 1] = True

@@ -46,6 +46,8 @@ def advise(target: float, name: str | None = None, family: str | None = None, vo
 
     name: the preset whose switches are taken; family: instead, the first preset of that family.
     """
+    if not 1e5 <= target <= 1e13:
+        raise UserError(f"target={target:g} is no size of a model: give 1e5 to 1e13 parameters")
     base = name or (_of_family(family) if family else DEFAULT)
     values = preset(base)
     rows = vocab_size or next(size for limit, size in VOCABULARIES if target < limit)

@@ -10,7 +10,6 @@ back along its imports, with what nothing reaches left out (`source`). It depend
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
@@ -19,8 +18,6 @@ from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 import unmask
@@ -28,9 +25,11 @@ from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model.families import Family
+from unmask.model.files import fetch, stored, write_json
 from unmask.model.gather import gathered
+from unmask.model.heads import labels
 from unmask.model.transformer import Transformer
-from unmask.model.translate import family_of, first_fault, read_json
+from unmask.model.translate import family_of, first_fault, read_json, refuse_quantised
 from unmask.tensors import aliases_note, named_once, save_tensors
 
 MODEL_TYPE = "unmask"
@@ -82,9 +81,9 @@ def export_own(
     tokens = {f"{role}_token_id": given.get(role) for role in ("pad", "bos", "eos")}
     if model.config.num_source_layers:
         tokens["decoder_start_token_id"] = given.get("decoder_start", given.get("pad"))
-    _dump(path / "config.json", {**_settings(model), **tokens})
+    write_json(path / "config.json", {**_settings(model), **tokens})
     known = {k: v for k, v in tokens.items() if v is not None}
-    _dump(path / "generation_config.json", {**known, "use_cache": False})
+    write_json(path / "generation_config.json", {**known, "use_cache": False})
     (path / FILE).write_text(source(), encoding="utf-8")
     tensors, aliases = named_once(model)
     shared = {f"model.{alias}": f"model.{name}" for alias, name in aliases.items()}
@@ -113,6 +112,7 @@ def _settings(model: Transformer) -> dict[str, Any]:
         "is_encoder_decoder": config.num_source_layers > 0,
         "tie_word_embeddings": bool(named_once(model)[1]),
         "dtype": name,
+        **labels(model.declared.values()),
         MODEL_TYPE: {
             "version": unmask.__version__,
             "model": config.model_dump(mode="json"),
@@ -161,10 +161,6 @@ _WORDS = {"Seq2SeqLM": "SEQ_TO_SEQ_CAUSAL_LM", "CausalLM": "CAUSAL_LM", "MaskedL
 """How the library's tables of classes spell them."""
 
 
-def _dump(file: Path, value: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
 # ---------------------------------------------------------------- in
 
 
@@ -174,23 +170,29 @@ def is_own(directory: str | Path) -> bool:
     return file.is_file() and read_json(file).get("model_type") == MODEL_TYPE
 
 
+def own_outline(directory: str | Path) -> tuple[ModelConfig, tuple[Head, ...]]:
+    """Settings and heads of an export with code of its own, without its weights."""
+    path = Path(directory)
+    settings = read_json(path / "config.json")
+    refuse_quantised(settings)
+    noted = settings.get(MODEL_TYPE)
+    if not isinstance(noted, Mapping):
+        raise UserError(f"{path / 'config.json'} holds no settings of unmask: export the model again")
+    try:
+        config = ModelConfig.model_validate(noted.get("model"))
+        heads = TypeAdapter(tuple[Head, ...]).validate_python(noted.get("heads"))
+    except ValidationError as error:
+        made = f" (written by unmask {noted.get('version')}, this is {unmask.__version__})"
+        raise UserError(f"{path / 'config.json'} describes no model{made}: {first_fault(error)}") from None
+    return config, heads
+
+
 def read_own(directory: str | Path) -> Own:
     """Settings, heads and weights (as stored) of an export with code of its own; the code there is not run."""
     path = Path(directory)
-    stored = read_json(path / "config.json").get(MODEL_TYPE)
-    if not isinstance(stored, Mapping):
-        raise UserError(f"{path / 'config.json'} holds no settings of unmask: export the model again")
-    try:
-        config = ModelConfig.model_validate(stored.get("model"))
-        heads = TypeAdapter(tuple[Head, ...]).validate_python(stored.get("heads"))
-    except ValidationError as error:
-        made = f" (written by unmask {stored.get('version')}, this is {unmask.__version__})"
-        raise UserError(f"{path / 'config.json'} describes no model{made}: {first_fault(error)}") from None
-    try:
-        held = load_file(path / "model.safetensors")
-    except (OSError, SafetensorError) as fault:
-        raise UserError(f"{path / 'model.safetensors'} is not a readable safetensors file: {fault}") from None
-    return Own(config, heads, _complete(path, config, heads, {k.removeprefix("model."): v for k, v in held.items()}))
+    config, heads = own_outline(path)
+    held = {name.removeprefix("model."): fetch(*place) for name, place in stored(path).items()}
+    return Own(config, heads, _complete(path, config, heads, held))
 
 
 def import_own(

@@ -33,6 +33,9 @@ RESULTS = {
 """Keys of result.json that the card shows, in this order."""
 
 
+Data = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
 @dataclass(frozen=True)
 class Facts:
     """What only the exporting process knows; everything else is read from the run's directory.
@@ -42,6 +45,7 @@ class Facts:
     own_code    the weights come with modeling_unmask.py
     tokenizer   whether one is there, and how it spells [MASK]
     data        side (train, valid) → source → documents, tokens, bytes
+    first_data  the same of the run that the weights come from, by `init` or by a conversion
     """
 
     config: ModelConfig
@@ -54,7 +58,8 @@ class Facts:
     target_context: int | None = None
     tokenizer: bool = False
     mask: str | None = None
-    data: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None
+    data: Data | None = None
+    first_data: Data | None = None
     left_out: tuple[str, ...] = ()
     license: str | None = None
     language: str | Sequence[str] | None = None
@@ -70,6 +75,20 @@ class _Run:
     last: dict[str, Any] = field(default_factory=dict)  # the last line of metrics.jsonl
     environment: dict[str, Any] = field(default_factory=dict)
     imported: str | None = None
+    filled: dict[str, Any] = field(default_factory=dict)  # init.json
+
+    @property
+    def first(self) -> str | None:
+        """Where the weights come from: what was imported, converted or given as `init`, by its last name."""
+        return self.imported or (PurePath(str(init)).name if (init := self.recipe.get("init")) else None)
+
+
+def one_line(**stated: str | Sequence[str] | None) -> None:
+    """What people state goes into the card as it is, so each of it must be one line."""
+    for name, value in stated.items():
+        for text in [value] if isinstance(value, str) else value or ():
+            if len(text.splitlines()) > 1:
+                raise UserError(f"{name}={text!r} has several lines: give a name such as mit or en")
 
 
 def write_card(directory: str | Path, facts: Facts, source: str | Path | None = None) -> None:
@@ -109,12 +128,13 @@ def _read(place: Path | None) -> _Run:
         last = json.loads(lines[-1]) if lines else {}
         result = json.loads(_text(place / "result.json") or "{}")
         environment = json.loads(_text(place / "environment.json") or "{}")
+        filled = json.loads(_text(place / "init.json") or "{}")
     except (OSError, ValueError, yaml.YAMLError) as fault:
         raise UserError(
             f"{place} holds a file that cannot be read, so no model card can be written: {' '.join(str(fault).split())}"
         ) from fault
     imported = recipe.get("imported")
-    return _Run(recipe, result, last, environment, PurePath(str(imported)).name if imported else None)
+    return _Run(recipe, result, last, environment, PurePath(str(imported)).name if imported else None, filled)
 
 
 def _text(file: Path) -> str:
@@ -141,7 +161,7 @@ def _short(value: Any, key: str = "") -> Any:
         return {k: _short(v, str(k)) for k, v in value.items()}
     if isinstance(value, list):
         return [_short(v, key) for v in value]
-    local = isinstance(value, str) and key in ("path", "lexicon", "file", "imported", "init")
+    local = isinstance(value, str) and key in ("path", "lexicon", "file", "imported", "decoder", "init")
     if not local:
         return value
     head = "hf:" if value.startswith("hf:") else ""
@@ -184,9 +204,26 @@ def _what(facts: Facts, run: _Run) -> str:
     ]
     if facts.objective:
         lines[-1] += f" Objective: {facts.objective['type']}."
+    return "\n".join([*lines, *_first(run)])
+
+
+def _first(run: _Run) -> list[str]:
+    """Where the first weights come from, and what of the model is new."""
+    if converted := run.recipe.get("converted"):
+        decoder = run.recipe.get("decoder")
+        both = f" and `{PurePath(str(decoder)).name}`" if decoder else ""
+        text = f"The weights were converted from `{run.first}`{both}, and not trained since:"
+        return ["", text, "", *(f"- {note}" for note in converted)]
     if run.imported:
-        lines += ["", f"The weights were imported (from `{run.imported}`): unmask did not train them."]
-    return "\n".join(lines)
+        return ["", f"The weights were imported (from `{run.imported}`), and not trained since."]
+    if run.first is None:
+        return []
+    lines = ["", f"Training started from the weights of `{run.first}` (`init=`)."]
+    for key, title in (("new", "New, from the seed"), ("restarted", "Of another size there, so started anew")):
+        if names := run.filled.get(key):
+            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+            lines[-1] += f" {title}: {', '.join(f'`{n}`' for n in names[:6])}{more}."
+    return lines
 
 
 def _licence(facts: Facts, datasets: Iterable[str]) -> str:
@@ -250,13 +287,11 @@ def _example(facts: Facts, auto: str) -> list[str]:
 
 def _training(facts: Facts, run: _Run) -> str:
     """Data and cost, as far as the run's files tell."""
-    out: list[str] = []
-    for side, title in (("train", "Training text"), ("valid", "Held-out text")):
-        for name, held in (facts.data or {}).get(side, {}).items():
-            source = f" ({name})" if name else ""
-            units = [k for k in ("documents", "tokens", "bytes") if held.get(k) is not None]
-            figures = [f"{held[k]:,} {k.removesuffix('s') if held[k] == 1 else k}" for k in units]
-            out.append(f"- {title}{source}: {', '.join(figures)}")
+    train = {"train": (facts.first_data or {}).get("train", {})}
+    first = _texts(train, f" of `{run.first}`, where the weights come from")
+    if run.imported:
+        return "\n".join(["## Training", "", *first]) if first else ""
+    out = [*first, *_texts(facts.data)]
     if names := _paths(run.recipe.get("corpus")):
         out.append("- Read from: " + ", ".join(f"`{_short(n, 'path')}`" for n in names))
     if "corpus" in run.recipe:
@@ -280,7 +315,19 @@ def _training(facts: Facts, run: _Run) -> str:
     made = [f"{name} {packages[name]}" for name in ("unmask", "torch") if packages.get(name)]
     if made:
         out.append(f"- Made with: {', '.join(made)}, Python {run.environment.get('python', '?')}")
-    return "## Training\n\n" + "\n".join(out) if out and not run.imported else ""
+    return "## Training\n\n" + "\n".join(out) if out else ""
+
+
+def _texts(data: Data | None, whose: str = "") -> list[str]:
+    """How much text there was, one source a line."""
+    out: list[str] = []
+    for side, title in (("train", "Training text"), ("valid", "Held-out text")):
+        for name, held in (data or {}).get(side, {}).items():
+            source = f" ({name})" if name else ""
+            units = [k for k in ("documents", "tokens", "bytes") if held.get(k) is not None]
+            figures = [f"{held[k]:,} {k.removesuffix('s') if held[k] == 1 else k}" for k in units]
+            out.append(f"- {title}{whose}{source}: {', '.join(figures)}")
+    return out
 
 
 def _split(recipe: Mapping[str, Any]) -> str:
@@ -324,7 +371,8 @@ def _limits(facts: Facts, run: _Run) -> str:
             f"Its held-out loss ({loss:.3f}) is not below the unigram floor ({floor:.3f}): it has learnt no context."
         )
     if facts.context and (facts.objective or run.recipe) and not run.imported:
-        out.append(f"It was trained on rows of {facts.context} tokens and has seen no longer text.")
+        longer = "" if run.first else " and has seen no longer text"
+        out.append(f"It was trained on rows of {facts.context} tokens{longer}.")
     if run.result:
         out.append("Nothing but what stands under Results was measured.")
     else:

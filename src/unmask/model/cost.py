@@ -5,15 +5,15 @@ Legend: T tokens of a row, S of the source's, d hidden size, H heads, K key-valu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from unmask.batch import Head
 from unmask.config import ModelConfig, Visibility
-from unmask.model.spec import LANGUAGE_MODEL, Piece, head_pieces, layer_pieces, pieces, stack_pieces
+from unmask.model.relative import shrinks
+from unmask.model.spec import LANGUAGE_MODEL, Piece, ahead_pieces, head_pieces, layer_pieces, pieces, stack_pieces
 
 Attended = Literal["dense", "visible"]
 """Which query-key products count: all of a row, as a kernel with a mask computes them, or those that are seen."""
@@ -35,6 +35,7 @@ def flops(
 
     A token costs 2 FLOPs for each weight it meets, and 2 · keys · 2 D a head for scores and weighted sum (Kaplan et
     al. 2020, section 2.1; Hoffmann et al. 2022, appendix F). Embedding look-ups, norms and activations are left out.
+    With `experts.capacity` or `capacity_factor` it is an upper bound: a token that finds an expert full costs nothing.
 
     targets         how many positions ask the vocabulary head, or how many ask which head: logits exist only there
     context         tokens of a row; its queries meet as many keys (dense), or what the mask leaves (visible)
@@ -109,6 +110,9 @@ class _Row:
             held = sum(self._piece(piece, training) for piece in layer_pieces(c, layer, cross))
             products = times * self.tokens * self._products(d, cross)
             total += twice * (held + products + times * self._relative())
+        for k in range(c.ahead_layers if training and not self.source else 0):  # else no head asks them
+            held = sum(self._piece(piece, training) for piece in ahead_pieces(c, k))
+            total += held + times * (self.tokens * self._products(c.ahead_depth(k), False) + self._relative())
         return total
 
     def _piece(self, piece: Piece, training: bool) -> float:
@@ -149,7 +153,8 @@ def table_rows(config: ModelConfig, context: float) -> float:
     reached = max(2 * context - 1, 0)
     if config.positions != "deberta":
         return reached
-    return min(reached, 2 * (config.relative_buckets or config.relative_max_distance))
+    held = 2 * (config.relative_buckets or config.relative_max_distance)
+    return min(reached, held) if shrinks(config) else held
 
 
 def visible_keys(
@@ -164,14 +169,22 @@ def visible_keys(
     """
     if length < 1:
         return 0.0
-    place = np.arange(length)
     reach = length - 1 if window is None else window
-    ahead = {
-        "causal": np.zeros(length),
-        "bidirectional": length - 1 - place,
-        "prefix": np.maximum((length // 2 if prefix is None else prefix) - 1 - place, 0),
-    }[visibility]
-    return float(1 + (np.minimum(place, reach) + np.minimum(ahead, reach)).mean())
+    given = length // 2 if prefix is None else min(prefix, length)
+    ahead = {"causal": 0, "bidirectional": length, "prefix": given}[visibility]
+    return 1 + (_rising(length, reach) + _rising(ahead, reach)) / length
+
+
+def _rising(count: float, reach: int) -> float:
+    """min(0, reach) + min(1, reach) + … of `count` addends; between whole counts it rises in a straight line.
+
+    >>> _rising(4, 9), _rising(4, 2), _rising(2.5, 9)
+    (6, 5, 2.0)
+    """
+    whole = math.floor(count)
+    top = min(reach, max(whole - 1, 0))
+    total = top * (top + 1) // 2 + (max(whole - 1, 0) - top) * top
+    return total if whole == count else total + (count - whole) * min(whole, reach)
 
 
 def packed_keys(lengths: Sequence[int], visibility: Visibility = "causal", window: int | None = None) -> float:

@@ -28,10 +28,12 @@ class Routing(NamedTuple):
 
     balance   E · Σ share of the assignments × mean probability (Fedus et al. 2021, equations 4 to 6): 1 when even
     z         mean (log Σ exp logits)² (Zoph et al. 2022, equation 5)
+    tokens    how many they were
     """
 
     balance: Tensor
     z: Tensor
+    tokens: Tensor
 
 
 class Experts(nn.Module):
@@ -177,4 +179,4 @@ def _losses(logits: Tensor, scores: Tensor, chosen: Tensor) -> Routing:
     share = torch.bincount(chosen.flatten(), minlength=count + 1)[:count] / (n * chosen.shape[-1])
     probability = (scores / (scores.sum(-1, keepdim=True) + 1e-20)).masked_fill(~real, 0.0).sum((0, 1)) / n
     z = logits.logsumexp(-1, keepdim=True).square().masked_fill(~real, 0.0).sum() / n
-    return Routing(count * (share * probability).sum(), z)
+    return Routing(count * (share * probability).sum(), z, n)

@@ -8,7 +8,7 @@ Legend: n targets, a = 1 or 2 positions each, d hidden size, d' feature size, V 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -124,6 +124,18 @@ class Boundary(nn.Module):
             h = torch.cat([h, F.embedding(extra, self.offsets)], -1)
         h = self.norm1(F.gelu(self.dense1(h)))
         return self.norm2(F.gelu(self.dense2(h)))
+
+
+def labels(heads: Iterable[Head]) -> dict[str, dict[str, int] | dict[int, str]]:
+    """What an export says of its classes, by the common library's keys: the names of the first head that has some.
+
+    >>> labels([Head("lm"), Head("nsp", over="classes", size=2, names=("is_next", "not_next"))])
+    {'id2label': {0: 'is_next', 1: 'not_next'}, 'label2id': {'is_next': 0, 'not_next': 1}}
+    """
+    names = next((head.names for head in heads if head.names), ())
+    if not names:
+        return {}
+    return {"id2label": dict(enumerate(names)), "label2id": {name: k for k, name in enumerate(names)}}
 
 
 def outputs(head: Head, config: ModelConfig) -> int:

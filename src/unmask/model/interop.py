@@ -8,7 +8,6 @@ check_export(model, directory) reloads them with transformers and compares logit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +15,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from unmask.batch import Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.model.bundle import import_own, is_own
+from unmask.model.bundle import import_own, is_own, own_outline
 from unmask.model.families import FAMILIES, Family, Row
 from unmask.model.families.base import SAME
+from unmask.model.files import fetch, stored, write_json
+from unmask.model.heads import labels
 from unmask.model.transformer import Transformer
 from unmask.model.translate import concrete, family_of, known_heads, read_hf_config
 from unmask.model.verify import check_export
 from unmask.tensors import aliases_note, named_once, save_tensors
 
-__all__ = ["Report", "check_export", "export_hf", "import_hf", "load_hf", "read_hf_config"]
+__all__ = ["Report", "check_export", "export_hf", "import_hf", "load_hf", "outline_hf", "read_hf_config"]
 
 LEAST = 0.9
 """Files that hold a smaller share of the body's weights belong to another model; a larger one, and they are damaged."""
@@ -64,18 +64,8 @@ def import_hf(
         own, new, left = import_own(path, heads)
         numbers = sum(t.numel() for t in {t.data_ptr(): t for t in own.state.values()}.values())
         return own.config, own.state, Report(tuple(own.state), new, left, (), own.heads, numbers)
-    config = read_hf_config(path)
+    config, declared, theirs = _recognised(path, heads)
     family = FAMILIES[config.family]
-    theirs = _Files(path, family)
-    declared = tuple(heads) if heads is not None else _heads_in(theirs, family, config)
-    pooler = [r.theirs[0] for r in concrete(family, config, {"pair": "pair"}) if ".pooler." in r.ours]
-    pooled = bool(pooler) and (heads is None or theirs.holds(pooler[0]))
-    update = {
-        "tied_head": _tied(config, theirs, family),
-        "pooler": pooled and any(h.over == "classes" for h in declared),
-        **family.decide(config, theirs.look),
-    }
-    config = config.model_copy(update=update)
     with torch.device("meta"):
         blank = Transformer(config, declared)
     shapes = {k: tuple(v.shape) for k, v in blank.state_dict().items()}
@@ -98,6 +88,33 @@ def import_hf(
     return config, {**found, **zeros, **{k: found[source] for k, source in copies.items()}}, report
 
 
+def _recognised(path: Path, heads: Iterable[Head] | None) -> tuple[ModelConfig, tuple[Head, ...], _Files]:
+    """Settings and heads as the files have them, which say what config.json does not."""
+    config = read_hf_config(path)
+    family = FAMILIES[config.family]
+    theirs = _Files(path, family)
+    declared = tuple(heads) if heads is not None else _heads_in(theirs, family, config)
+    pooler = [r.theirs[0] for r in concrete(family, config, {"pair": "pair"}) if ".pooler." in r.ours]
+    pooled = bool(pooler) and (heads is None or theirs.holds(pooler[0]))
+    update = {
+        "tied_head": _tied(config, theirs, family),
+        "pooler": pooled and any(h.over == "classes" for h in declared),
+        **family.decide(config, theirs.look),
+    }
+    return config.model_copy(update=update), declared, theirs
+
+
+def outline_hf(directory: str | Path) -> tuple[ModelConfig, tuple[Head, ...]]:
+    """Settings and heads that `load_hf` would give, from config.json and the tensors' names.
+
+    No weights are read, but for a vocabulary head's table and the embedding where both are there: are they equal?
+    """
+    path = Path(directory)
+    if is_own(path):
+        return own_outline(path)
+    return _recognised(path, None)[:2]
+
+
 def load_hf(directory: str | Path, heads: Iterable[Head] | None = None, seed: int = 0) -> tuple[Transformer, Report]:
     """The model of a Hugging Face directory; what the files lack of given `heads` starts from `seed`."""
     config, state, report = import_hf(directory, heads)
@@ -112,15 +129,15 @@ class _Files:
     def __init__(self, path: Path, family: Family) -> None:
         self.path = path
         self.where: dict[str, tuple[Path, str]] = {}  # canonical name → file, name there
-        stored = {name: file for file in _shards(path) for name in readable(file)}
-        bare = family.prefix and not any(n.startswith(family.prefix) for n in stored)
-        for name, file in stored.items():
+        there = stored(path)
+        bare = family.prefix and not any(n.startswith(family.prefix) for n in there)
+        for name, place in there.items():
             # the first BERT files call a norm's weight gamma and its bias beta
             plain = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
             for other, ours in family.renames.items():
                 plain = plain.replace(other, ours)
             head = plain.startswith(family.head_names)
-            self.where[family.prefix + plain if bare and not head else plain] = (file, name)
+            self.where[family.prefix + plain if bare and not head else plain] = place
         self.read: set[str] = set()
 
     def holds(self, name: str) -> bool:
@@ -128,10 +145,8 @@ class _Files:
 
     def get(self, name: str) -> Tensor:
         self.read.add(name)
-        file, stored = self.where[name]
-        with safe_open(file, "pt") as tensors:
-            tensor = tensors.get_tensor(stored)
-        return tensor.float() if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
+        tensor = fetch(*self.where[name])
+        return tensor if tensor.dtype == torch.float64 else tensor.float()
 
     def look(self, name: str) -> Tensor | None:
         """A tensor without marking it as read; None where it is absent."""
@@ -143,23 +158,6 @@ class _Files:
     def left(self, family: Family) -> list[str]:
         """Names nobody read, without buffers that hold no weights."""
         return [n for n in self.where if n not in self.read and not n.endswith(family.unused or ("\0",))]
-
-
-def _shards(path: Path) -> list[Path]:
-    index, single = path / "model.safetensors.index.json", path / "model.safetensors"
-    if single.is_file():
-        return [single]
-    if index.is_file():
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        if missing := [f for f in files if not (path / Path(f).name).is_file()]:
-            raise UserError(f"{path} lacks {missing[0]} ({len(missing)} of the {len(files)} files its index names)")
-        return [path / Path(f).name for f in files]
-    if any(path.glob("*.bin")) or any(path.glob("*.pt")):
-        raise UserError(
-            f"{path} holds weights as pickle only, which can run code when read: "
-            "convert them to model.safetensors (transformers: save_pretrained) first"
-        )
-    raise UserError(f"{path} is not a model directory: it has no model.safetensors")
 
 
 def _heads_in(theirs: _Files, family: Family, config: ModelConfig) -> tuple[Head, ...]:
@@ -197,16 +195,15 @@ def _assemble(row: Row, theirs: _Files, shape: tuple[int, ...], config: ModelCon
     if not all(theirs.holds(n) for n in names):
         return None
     parts = [theirs.get(n) for n in names]
-    try:
-        tensor = row.form.load(parts, config)
-    except (RuntimeError, IndexError):  # shapes that the form cannot join
-        tensor = parts[0]
-    if tuple(tensor.shape) != shape:
-        shapes = " + ".join(str(tuple(p.shape)) for p in parts[:3])
+    asked = [shape]  # of a file of what is ours too (`also`)
+    if names == row.theirs:
+        asked = [tuple(t.shape) for t in row.form.save(torch.empty(shape, device="meta"), config)]
+    if (held := [tuple(p.shape) for p in parts]) != asked:
+        shown, wanted = (" + ".join(str(shape) for shape in each[:3]) for each in (held, asked))
         raise UserError(
-            f"{theirs.path}: tensor {' + '.join(names[:3])} has shape {shapes}, but config.json asks for {shape}"
+            f"{theirs.path}: tensor {' + '.join(names[:3])} has shape {shown}, but config.json asks for {wanted}"
         )
-    return tensor.contiguous()
+    return row.form.load(parts, config).contiguous()
 
 
 def _is_tied(name: str, config: ModelConfig, heads: Mapping[str, str]) -> bool:
@@ -236,15 +233,6 @@ def _complete(
         )
 
 
-def readable(file: Path) -> list[str]:
-    """The tensor names of a safetensors file, or a clear refusal."""
-    try:
-        with safe_open(file, "pt") as tensors:
-            return list(tensors.keys())
-    except SafetensorError as fault:
-        raise UserError(f"{file} is not a readable safetensors file: {fault}") from None
-
-
 # ---------------------------------------------------------------- out
 
 
@@ -269,11 +257,12 @@ def export_hf(
     stock = family.classes[there]
     settings = family.write(config)
     settings = {**settings, **_ids(family, settings, ids or {}), "model_type": family.name}
+    settings |= labels(model.declared.values()) if "pair" in heads else {}
     path.mkdir(parents=True, exist_ok=True)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    _dump(path / "config.json", {"architectures": [stock], **settings, "dtype": dtype})
+    write_json(path / "config.json", {"architectures": [stock], **settings, "dtype": dtype})
     tokens = {k: v for k, v in settings.items() if k.endswith("_token_id") and v is not None}
-    _dump(path / "generation_config.json", tokens)
+    write_json(path / "generation_config.json", tokens)
     save_tensors(tensors, path / "model.safetensors", format="pt", aliases=aliases_note(_shared(config, family, heads)))
     return tuple(k for k in named_once(model)[0] if k not in written)
 
@@ -320,7 +309,3 @@ def _ids(family: Family, settings: Mapping[str, Any], ids: Mapping[str, int | No
     if family.two_stacks:
         out["decoder_start_token_id"] = ids.get("decoder_start", ids.get("pad"))
     return out
-
-
-def _dump(file: Path, value: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -61,6 +61,14 @@ def log_bucket(difference: Tensor, buckets: int, max_distance: int) -> Tensor:
     return torch.where(distance <= middle, difference, (far * difference.sign()).to(difference.dtype))
 
 
+def shrinks(config: ModelConfig) -> bool:
+    """Whether a short row reads the middle of deberta's table alone: no bucket is farther than its distance.
+
+    So it is without buckets, and where the logarithm starts slowly.
+    """
+    return not config.relative_buckets or config.relative_max_distance - 1 >= math.e * (config.relative_buckets // 2)
+
+
 class Relative(nn.Module):
     """A stack's relative positions: the table, and which of its rows each query-key pair reads.
 
@@ -76,6 +84,7 @@ class Relative(nn.Module):
         self.longest = config.max_position
         self.buckets, self.max_distance = config.relative_buckets, config.relative_max_distance
         self.span = self.buckets or self.max_distance
+        self.shrinks = shrinks(config)
         learned = config.positions == "deberta"
         if learned and self.buckets and not 2 <= self.buckets <= 2 * self.max_distance - 4:
             raise UserError(
@@ -95,6 +104,8 @@ class Relative(nn.Module):
         difference = differences(stream.positions, seen.positions, contiguous).neg().long()
         reach = difference.shape[1] - 1 if contiguous else None
         if self.weight is not None:
+            if reach is None and self.shrinks and not torch.compiler.is_compiling():
+                reach = self._farthest(difference)
             return self._learned(difference, self.weight, reach)
         if reach is None:
             reach = self._farthest(difference)
@@ -103,12 +114,9 @@ class Relative(nn.Module):
         return Pairs(index, sinusoids(span, self.size, torch.float32), _same_type(stream, keys))
 
     def _learned(self, difference: Tensor, weight: Tensor, reach: int | None) -> Pairs:
-        middle = self.buckets // 2
         bucket = log_bucket(difference, self.buckets, self.max_distance) if self.buckets else difference
         index = (bucket + self.span).clamp(0, 2 * self.span - 1)
-        # no bucket is farther than its distance where the logarithm starts slowly: rows beyond the text are left out
-        slow = not self.buckets or self.max_distance - 1 >= math.e * middle
-        if reach is not None and reach < self.span and slow:
+        if reach is not None and reach < self.span and self.shrinks:  # rows beyond the text are left out
             weight = weight[self.span - reach : self.span + reach + 1]
             index = index - (self.span - reach)
         return Pairs(index, weight if self.norm is None else self.norm(weight))

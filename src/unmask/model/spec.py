@@ -89,6 +89,8 @@ def pieces(config: ModelConfig, heads: Iterable[Head]) -> Iterator[Piece]:
 def _held(config: ModelConfig, source: bool) -> Iterator[Piece]:
     """One stack's parameters, those of shared layers once."""
     yield from stack_pieces(config, source)
+    for k in range(0 if source else config.ahead_layers):
+        yield from ahead_pieces(config, k)
     if source and config.share_stacks:  # its layers are the stream's, of which cross-attention is no part
         return
     cross = config.num_source_layers > 0 and not source
@@ -115,7 +117,7 @@ def stack_pieces(config: ModelConfig, source: bool) -> Iterator[Piece]:
         yield Piece("relative positions", 0, config.relative_buckets * config.num_heads)
     if config.positions == "deberta":
         rows = 2 * (config.relative_buckets or config.relative_max_distance)
-        yield Piece("relative positions", 0, rows * d + 2 * d * config.relative_norm)
+        yield Piece("relative positions", 0, rows * d + config.relative_norm * _norm(config, d, "layer"))
     if config.convolution:
         yield Piece("convolution", d * d * config.convolution, d)
         yield Piece("norms", 0, _norm(config, d))
@@ -151,6 +153,15 @@ def layer_pieces(config: ModelConfig, layer: int, cross: bool) -> Iterator[Piece
     else:
         yield _feed_forward("feed-forward", config, config.mlp_size)
     yield Piece("norms", 0, norms * _norm(config, d))
+
+
+def ahead_pieces(config: ModelConfig, k: int) -> Iterator[Piece]:
+    """The parameters of module k that looks ahead (`model.ahead`)."""
+    d, own_norm = config.hidden_size, config.final_norm and config.norm_position != "post"
+    if config.ahead == "sequential":
+        yield Piece("prediction modules", 2 * d * d)
+        yield Piece("norms", 0, (2 + own_norm) * _norm(config, d))
+    yield from layer_pieces(config, config.ahead_depth(k), False)
 
 
 VALUE_CHANNELS = 32

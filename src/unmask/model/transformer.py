@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unmask.batch import QUERY, Batch, Head, Stream
 from unmask.config import ModelConfig
 from unmask.errors import UserError
+from unmask.model.ahead import Ahead
 from unmask.model.attention import Cache, Drop, cross_view, self_view
 from unmask.model.convolution import Convolution
 from unmask.model.experts import Routing
@@ -52,6 +53,7 @@ class Stack(nn.Module):
         self.stream_scale = nn.Parameter(torch.empty(depth)) if config.residual_scalars else None
         self.embedding_scale = nn.Parameter(torch.empty(depth)) if config.residual_scalars else None
         self.final_norm = Norm(config) if config.final_norm and config.norm_position != "post" else None
+        self.ahead = nn.ModuleList(Ahead(config, k) for k in range(0 if source else config.ahead_layers))
 
     def forward(
         self,
@@ -62,11 +64,15 @@ class Stack(nn.Module):
         generator: torch.Generator | None = None,
         explicit: bool | None = None,
         routing: list[Routing] | None = None,
+        states: list[Tensor] | None = None,
+        ahead: list[Tensor] | None = None,
     ) -> Tensor:
         """The final hidden states (B, T, d) of embedded tokens (B, T, table size).
 
         `memory` is the source's final states and its stream; `explicit` forces one attention kernel; what layers of
-        experts report is appended to `routing`.
+        experts report is appended to `routing`. `states` receives depth + 1 of (B, T, d): what the first layer reads
+        and what each depth gives to the next one, the last being what is returned. `ahead` receives the states
+        (B, T, d) of each module that looks ahead.
         """
         c = self.config
         drop = Drop(c.dropout, generator) if generator is not None and c.dropout else None
@@ -77,19 +83,32 @@ class Stack(nn.Module):
             start = self.widen(start)
         context = self._context(start, stream, memory, cache, generator, explicit, drop)
         x = start
+        if states is not None:
+            states.append(x)
         for depth, layer in enumerate(self.depths):
             if self.decodes_masks and depth == len(self.depths) - 1:
                 break
             if self.stream_scale is not None and self.embedding_scale is not None:
                 x = self.stream_scale[depth] * x + self.embedding_scale[depth] * start
-            x = self.layers[layer](x, context, depth)
+            below, x = x, self.layers[layer](x, context, depth)
             if depth == 0 and self.convolution is not None:
                 x = self.convolution(start, x, stream.block)
+            if states is not None:
+                states.append(x)
         if self.decodes_masks:
             x = self._decode_masks(x, stream, context)
+            if states is not None:
+                states.append(x)
+        x = x if self.final_norm is None else self.final_norm(x)
+        if ahead is not None:
+            for module in self.ahead:
+                given = below if c.ahead == "parallel" else [x, *ahead][-1]
+                ahead.append(module(given, embedded, stream, context, self.final_norm))
         if routing is not None:
             routing.extend(context.routing)
-        return x if self.final_norm is None else self.final_norm(x)
+        if states is not None:
+            states[-1] = x
+        return x
 
     def _place(self, x: Tensor, stream: Stream) -> Tensor:
         """Token vectors with positions, token types and norm."""
@@ -187,6 +206,8 @@ class Transformer(nn.Module):
         self.declared: dict[str, Head] = {}  # module name → the first head that uses it
         for head in heads:
             self.declared.setdefault(head.uses, head)
+            if head.ahead > config.ahead_layers:
+                raise UserError(f"head '{head.name}' reads a module of model.ahead_layers={config.ahead_layers}")
         self.heads = nn.ModuleDict(
             {name: HeadModule(config, head, self.embedding.weight) for name, head in self.declared.items()}
         )
@@ -197,16 +218,25 @@ class Transformer(nn.Module):
     ) -> dict[str, Tensor]:
         """The final states {"stream": (B, T, d)}, and {"source": (B, S, d)} where there is a source.
 
-        With experts, {"router": (2,)} as well: balance and z-loss, each a mean over the layers that route.
+        {"ahead1": (B, T, d), …} as well where a head of the batch reads a module that looks ahead.
+
+        With experts, {"router": (2,)} as well: the balance loss, a mean over the layers that route, and the z-loss, a
+        mean over their tokens.
         """
         routing: list[Routing] = []
         out: dict[str, Tensor] = {}
         memory = None
         if batch.source is not None:
             memory = out["source"] = self.encode(batch.source, generator, explicit, routing)
-        out["stream"] = self.decode(batch.stream, memory, batch.source, None, generator, explicit, routing)
+        ahead: list[Tensor] | None = [] if any(head.ahead for head in batch.heads.values()) else None
+        out["stream"] = self.decode(
+            batch.stream, memory, batch.source, None, generator, explicit, routing, ahead=ahead
+        )
+        out |= {f"ahead{k}": states for k, states in enumerate(ahead or (), 1)}
         if routing:
-            out["router"] = torch.stack([torch.stack([r.balance, r.z]) for r in routing]).mean(0)
+            tokens = torch.stack([r.tokens for r in routing])
+            z = (torch.stack([r.z for r in routing]) * tokens).sum() / tokens.sum()
+            out["router"] = torch.stack([torch.stack([r.balance for r in routing]).mean(), z])
         return out
 
     def encode(
@@ -215,11 +245,13 @@ class Transformer(nn.Module):
         generator: torch.Generator | None = None,
         explicit: bool | None = None,
         routing: list[Routing] | None = None,
+        states: list[Tensor] | None = None,
     ) -> Tensor:
-        """The source stack's final states (B, S, d)."""
+        """The source stack's final states (B, S, d); `states` receives those of every depth (`Stack.forward`)."""
         if self.source is None:
             raise UserError("the batch has a source but the model has one stack: set model.num_source_layers")
-        return self.source(self._embed(source, self.source_embedding), source, None, None, generator, explicit, routing)
+        embedded = self._embed(source, self.source_embedding)
+        return self.source(embedded, source, None, None, generator, explicit, routing, states)
 
     def decode(
         self,
@@ -230,12 +262,17 @@ class Transformer(nn.Module):
         generator: torch.Generator | None = None,
         explicit: bool | None = None,
         routing: list[Routing] | None = None,
+        states: list[Tensor] | None = None,
+        ahead: list[Tensor] | None = None,
     ) -> Tensor:
-        """The stream's final states (B, T, d). With a cache, T new tokens see its keys and join them."""
+        """The stream's final states (B, T, d). With a cache, T new tokens see its keys and join them.
+
+        `states` receives those of every depth, `ahead` those of modules that look ahead (`Stack.forward`).
+        """
         if (memory is None or source is None) != (self.source is None):
             raise UserError("a model with a source stack reads a source: give one, or set model.num_source_layers=0")
         given = None if memory is None or source is None else (memory, source)
-        return self.stack(self._embed(stream), stream, given, cache, generator, explicit, routing)
+        return self.stack(self._embed(stream), stream, given, cache, generator, explicit, routing, states, ahead)
 
     def _embed(self, stream: Stream, table: Table | None = None) -> Tensor:
         """Token vectors (B, T, d), after the stream's values are known to lie inside the tables.

@@ -25,12 +25,17 @@ def read_hf_config(directory: str | Path) -> ModelConfig:
     path = Path(directory)
     if not (path / "config.json").is_file():
         raise UserError(f"{path} is not a model directory: it has no config.json")
+    return read_settings(read_json(path / "config.json"), path / "config.json")
+
+
+def read_settings(settings: Settings, file: Path) -> ModelConfig:
+    """The ModelConfig of the settings in a config.json; what is wrong there is one sentence that names the file."""
     try:
-        return read_config(read_json(path / "config.json"))
+        return read_config(settings)
     except ValidationError as error:
-        raise UserError(f"{path} describes no model: {first_fault(error)}") from None
-    except (TypeError, ValueError, AttributeError) as error:  # a list where a number belongs, and the like
-        raise UserError(f"{path / 'config.json'} holds a value of the wrong kind: {error}") from None
+        raise UserError(f"{file} describes no model: {first_fault(error)}") from None
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:  # 0 heads, a list
+        raise UserError(f"{file} holds a value of the wrong kind: {error}") from None
 
 
 def first_fault(error: ValidationError) -> str:
@@ -58,6 +63,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_config(settings: Settings) -> ModelConfig:
     """The ModelConfig of a config.json."""
+    refuse_quantised(settings)
     kind = settings.get("model_type") or ("bert" if _first_bert(settings) else "")
     kind = ALIASES.get(kind, kind)
     if kind == "unmask":  # an export with code of its own (`bundle`)
@@ -67,6 +73,15 @@ def read_config(settings: Settings) -> ModelConfig:
             f"config.json: model_type '{kind}' is not one of {', '.join(FAMILIES)}{nearest(str(kind), FAMILIES)}"
         )
     return ModelConfig(family=kind, **FAMILIES[kind].read(settings))
+
+
+def refuse_quantised(settings: Settings) -> None:
+    """Weights that only another library's code can decode are none that could be read here."""
+    if how := settings.get("quantization_config"):
+        method = f" ({how['quant_method']})" if isinstance(how, Mapping) and how.get("quant_method") else ""
+        raise UserError(
+            f"config.json: quantization_config{method} is not supported: save the model dequantised (as bfloat16) first"
+        )
 
 
 def _first_bert(settings: Settings) -> bool:

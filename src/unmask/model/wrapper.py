@@ -7,23 +7,26 @@ Legend: B rows, T tokens, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, MaskedLMOutput, ModelOutput, Seq2SeqLMOutput
+from transformers.utils.generic import can_return_tuple
 
-from unmask.batch import Batch, Head, Stream
+from unmask.batch import Head, Stream
 from unmask.config import ModelConfig
 from unmask.model.heads import HeadModule
 from unmask.model.parts import Norm
 from unmask.model.transformer import Transformer
+from unmask.model.wrapper_parts import kept, mean_loss, stream_of
 
-IGNORED = -100
-"""A label that does not count."""
+RESIZE = (
+    "the vocabulary of this model cannot be changed here, where heads and settings would not follow: "
+    "unmask convert MODEL RUN --add-token TOKEN (or --tokenizer FILE) does it, and unmask export RUN writes it again"
+)
 
 
 class UnmaskConfig(PreTrainedConfig):  # type: ignore[misc]
@@ -32,44 +35,11 @@ class UnmaskConfig(PreTrainedConfig):  # type: ignore[misc]
     model_type = "unmask"
 
 
-def stream_of(
-    ids: Tensor,
-    mask: Tensor | None,
-    order: Literal["bidirectional", "causal", "prefix"],
-    prefix_length: int | Tensor | None = None,
-    token_type: Tensor | None = None,
-    positions: Tensor | None = None,
-    positions2: Tensor | None = None,
-) -> Stream:
-    """(B, T) ids as the model reads them. What `mask` calls 0 is padding, on either side; no pad id is looked for.
-
-    `positions` count from a row's first real token unless they are given. `prefix_length`, one number or one a row,
-    says how many of a prefix model's real tokens see each other; without it, only the first.
-    """
-    real = torch.ones_like(ids) if mask is None else mask.ne(0).to(ids.dtype)
-    index = torch.arange(ids.shape[1], device=ids.device, dtype=ids.dtype)
-    place = (index - real.argmax(1, keepdim=True)).clamp(min=0) * real
-    reveal = torch.zeros_like(place) if order == "bidirectional" else place
-    if order == "prefix" and prefix_length is not None:
-        length = torch.as_tensor(prefix_length, dtype=ids.dtype, device=ids.device).reshape(-1, 1)
-        reveal = (place - length + 1).clamp(min=0)
-    return Stream(
-        tokens=torch.where(real != 0, ids, 0),
-        positions=place if positions is None else positions,
-        block=real,
-        reveal=reveal,
-        horizon=reveal.clone(),
-        token_type=token_type,
-        positions2=positions2,
-        pattern="full" if order == "bidirectional" else order,
-        contiguous=positions is None,
-    )
-
-
 class UnmaskPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     """The network with all its heads, whatever a subclass reads of it."""
 
     config_class = UnmaskConfig
+    accepts_loss_kwargs = False
     _no_split_modules = ("Layer",)
 
     def __init__(self, config: UnmaskConfig) -> None:
@@ -94,12 +64,25 @@ class UnmaskPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embedding
 
-    def states(self, stream: Stream, source: Stream | None = None, memory: Tensor | None = None) -> Tensor:
-        """The last states (B, T, d) of the stream; `memory` are the source's, where they are known already."""
-        generator = self.noise(stream.tokens.device)
-        if source is None or memory is None:
-            return self.model(Batch(stream, {}, {}, source), generator)["stream"]
-        return self.model.decode(stream, memory, source, generator=generator)
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        raise NotImplementedError(RESIZE)
+
+    def resize_token_embeddings(self, *_: Any, **__: Any) -> nn.Module:
+        raise NotImplementedError(RESIZE)
+
+    def states(
+        self,
+        stream: Stream,
+        source: Stream | None = None,
+        memory: Tensor | None = None,
+        each: list[Tensor] | None = None,
+    ) -> Tensor:
+        """The last states (B, T, d) of the stream, given the source's; `each` receives those of every depth."""
+        return self.model.decode(stream, memory, source, generator=self.noise(stream.tokens.device), states=each)
+
+    def source_states(self, source: Stream, each: list[Tensor] | None = None) -> Tensor:
+        """The last states (B, S, d) of the source; `each` receives those of every depth."""
+        return self.model.encode(source, self.noise(source.tokens.device), states=each)
 
     def noise(self, device: torch.device) -> torch.Generator | None:
         """In training, where dropout comes from: a generator that torch's own random numbers seed."""
@@ -124,17 +107,30 @@ class UnmaskPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
         prefix_length: int | Tensor | None,
-        positions: Tensor | None,
+        position_ids: Tensor | None,
         positions2: Tensor | None,
     ) -> Stream:
         """What a model of one stack reads."""
         order = self.model.config.visibility
-        return stream_of(input_ids, attention_mask, order, prefix_length, token_type_ids, positions, positions2)
+        self.check_types(token_type_ids)
+        return stream_of(input_ids, attention_mask, order, prefix_length, token_type_ids, position_ids, positions2)
+
+    def read_source(self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Stream:
+        """What the first of two stacks reads."""
+        self.check_types(token_type_ids)
+        return stream_of(input_ids, attention_mask, "bidirectional", None, token_type_ids)
+
+    def check_types(self, token_type_ids: Tensor | None) -> None:
+        """Types that the model would not look at are a mistake."""
+        typed = self.model.config.token_types > 0 or self.model.config.positions == "xlnet"
+        if token_type_ids is not None and not typed and bool(token_type_ids.any()):
+            raise ValueError("this model has no token types: drop token_type_ids, or give zeros")
 
 
 class UnmaskModel(UnmaskPreTrainedModel):
     """The last states, without a head; of two stacks the encoder's unless `decoder_input_ids` are given."""
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor,
@@ -143,37 +139,47 @@ class UnmaskModel(UnmaskPreTrainedModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         prefix_length: int | Tensor | None = None,
-        positions: Tensor | None = None,
+        position_ids: Tensor | None = None,
         positions2: Tensor | None = None,
-        **_: Any,
+        output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
+        each: list[Tensor] = []
         if self.model.source is None:
-            stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, positions, positions2)
-            return BaseModelOutput(last_hidden_state=self.states(stream))
-        source = stream_of(input_ids, attention_mask, "bidirectional", None, token_type_ids)
-        memory = self.model.encode(source, self.noise(input_ids.device))
-        if decoder_input_ids is None:
-            return BaseModelOutput(last_hidden_state=memory)
-        stream = stream_of(decoder_input_ids, decoder_attention_mask, "causal")
-        return BaseModelOutput(last_hidden_state=self.states(stream, source, memory))
+            stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, position_ids, positions2)
+            last = self.states(stream, each=each)
+            return BaseModelOutput(last_hidden_state=last, hidden_states=kept(each, output_hidden_states))
+        if position_ids is not None or positions2 is not None or prefix_length is not None:
+            raise ValueError("a model of two stacks takes no position_ids, positions2 or prefix_length")
+        source = self.read_source(input_ids, attention_mask, token_type_ids)
+        last = self.source_states(source, None if decoder_input_ids is not None else each)
+        if decoder_input_ids is not None:
+            stream = stream_of(decoder_input_ids, decoder_attention_mask, "causal")
+            last = self.states(stream, source, last, each)
+        return BaseModelOutput(last_hidden_state=last, hidden_states=kept(each, output_hidden_states))
 
 
 class UnmaskForMaskedLM(UnmaskPreTrainedModel):
     """Logits (B, T, V); `labels` (B, T) stand at the positions that must say them."""
 
+    accepts_loss_kwargs = True
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
-        positions: Tensor | None = None,
+        position_ids: Tensor | None = None,
         positions2: Tensor | None = None,
-        **_: Any,
+        num_items_in_batch: Tensor | int | None = None,
+        output_hidden_states: bool | None = None,
     ) -> MaskedLMOutput:
-        stream = self.read(input_ids, attention_mask, token_type_ids, None, positions, positions2)
-        logits = self.answers(self.states(stream), self.vocabulary_head())
-        return MaskedLMOutput(loss=None if labels is None else mean_loss(logits, labels), logits=logits)
+        stream = self.read(input_ids, attention_mask, token_type_ids, None, position_ids, positions2)
+        each: list[Tensor] = []
+        logits = self.answers(self.states(stream, each=each), self.vocabulary_head())
+        loss = None if labels is None else mean_loss(logits, labels, num_items_in_batch)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=kept(each, output_hidden_states))
 
 
 class UnmaskForPreTraining(UnmaskPreTrainedModel):
@@ -182,17 +188,17 @@ class UnmaskForPreTraining(UnmaskPreTrainedModel):
     A head over classes answers once a row, at the first real token: (B, classes).
     """
 
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         prefix_length: int | Tensor | None = None,
-        positions: Tensor | None = None,
+        position_ids: Tensor | None = None,
         positions2: Tensor | None = None,
-        **_: Any,
     ) -> ModelOutput:
-        stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, positions, positions2)
+        stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, position_ids, positions2)
         states = self.states(stream)
         first = states[torch.arange(len(states), device=states.device), stream.block.argmax(1)][:, None]
         out = ModelOutput()
@@ -210,6 +216,9 @@ class UnmaskForCausalLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignore
     is the prefix unless `prefix_length` says otherwise.
     """
 
+    accepts_loss_kwargs = True
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor,
@@ -217,14 +226,16 @@ class UnmaskForCausalLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignore
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         prefix_length: int | Tensor | None = None,
-        positions: Tensor | None = None,
+        position_ids: Tensor | None = None,
         positions2: Tensor | None = None,
-        **_: Any,
+        num_items_in_batch: Tensor | int | None = None,
+        output_hidden_states: bool | None = None,
     ) -> CausalLMOutput:
-        stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, positions, positions2)
-        logits = self.answers(self.states(stream), self.vocabulary_head())
-        loss = None if labels is None else mean_loss(logits[:, :-1], labels[:, 1:])
-        return CausalLMOutput(loss=loss, logits=logits)
+        stream = self.read(input_ids, attention_mask, token_type_ids, prefix_length, position_ids, positions2)
+        each: list[Tensor] = []
+        logits = self.answers(self.states(stream, each=each), self.vocabulary_head())
+        loss = None if labels is None else mean_loss(logits[:, :-1], labels[:, 1:], num_items_in_batch)
+        return CausalLMOutput(loss=loss, logits=logits, hidden_states=kept(each, output_hidden_states))
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """The library's own, with the prompt as a prefix model's prefix."""
@@ -261,10 +272,16 @@ class Encoder(nn.Module):
         super().__init__()
         self.whole = (whole,)  # in a tuple, so that its parameters are not counted twice
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **_: Any,  # what `generate` tells every encoder
+    ) -> BaseModelOutput:
         (whole,) = self.whole
-        source = stream_of(input_ids, attention_mask, "bidirectional")
-        return BaseModelOutput(last_hidden_state=whole.model.encode(source, whole.noise(input_ids.device)))
+        source = whole.read_source(input_ids, attention_mask, token_type_ids)
+        return BaseModelOutput(last_hidden_state=whole.source_states(source))
 
 
 class UnmaskForSeq2SeqLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -274,6 +291,9 @@ class UnmaskForSeq2SeqLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignor
     generation_config.decoder_start_token_id. `generate` keeps no cache of keys.
     """
 
+    accepts_loss_kwargs = True
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -283,25 +303,33 @@ class UnmaskForSeq2SeqLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignor
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
         labels: Tensor | None = None,
-        **_: Any,
+        num_items_in_batch: Tensor | int | None = None,
+        output_hidden_states: bool | None = None,
     ) -> Seq2SeqLMOutput:
+        of_source: list[Tensor] = []
+        each: list[Tensor] = []
         memory = None if encoder_outputs is None else encoder_outputs[0]
         if input_ids is None:
             if memory is None:
                 raise ValueError("give input_ids, or encoder_outputs")
             input_ids = torch.zeros(memory.shape[:2], dtype=torch.long, device=memory.device)  # only their shape counts
-        source = stream_of(input_ids, attention_mask, "bidirectional", None, token_type_ids)
+        source = self.read_source(input_ids, attention_mask, token_type_ids)
         if memory is None:
-            memory = self.model.encode(source, self.noise(input_ids.device))
+            memory = self.source_states(source, of_source)
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("give decoder_input_ids, or labels")
             start = labels.new_full((len(labels), 1), self.generation_config.decoder_start_token_id)
             decoder_input_ids = torch.cat([start, labels[:, :-1].clamp(min=0)], 1)
         stream = stream_of(decoder_input_ids, decoder_attention_mask, "causal")
-        logits = self.answers(self.states(stream, source, memory), self.vocabulary_head())
-        loss = None if labels is None else mean_loss(logits, labels)
-        return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=memory)
+        logits = self.answers(self.states(stream, source, memory, each), self.vocabulary_head())
+        return Seq2SeqLMOutput(
+            loss=None if labels is None else mean_loss(logits, labels, num_items_in_batch),
+            logits=logits,
+            decoder_hidden_states=kept(each, output_hidden_states),
+            encoder_last_hidden_state=memory,
+            encoder_hidden_states=kept(of_source, output_hidden_states),
+        )
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return Encoder(self)
@@ -310,6 +338,7 @@ class UnmaskForSeq2SeqLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignor
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,  # which the encoder has read by now
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
         **_: Any,
@@ -324,8 +353,3 @@ class UnmaskForSeq2SeqLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignor
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
-
-
-def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy in nats over the labels that count; a router's balance and z-losses are not in it."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten().long(), ignore_index=IGNORED)

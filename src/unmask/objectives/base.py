@@ -29,6 +29,11 @@ LM = Head("lm")
 """The one head over the vocabulary that causal, masked and text-to-text objectives share."""
 
 
+Cut = Literal["tokens", "sentences", "pairs", "joined"]
+"""How documents become pieces (`unmask.data.sampling.Pieces`): full of tokens; of whole sentences; of two sentences
+each; of whole sentences across documents, a [SEP] between them."""
+
+
 class Vocabulary(Protocol):
     """The ids an objective needs; `unmask.tokens.special.Vocabulary` is one."""
 
@@ -61,6 +66,8 @@ class Outline:
     index: np.ndarray  # (R,)
     ends: np.ndarray  # (R,) bool
     progress: float = 0.0
+    sentence: np.ndarray | None = None  # (N,) bool, where an objective needs sentences
+    partner: Outline | None = None  # of the second texts, where it needs them
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,8 @@ class Sizes:
 
 
 def outline(rows: Rows) -> Outline:
-    return Outline(rows.lengths, rows.key, rows.index, rows.ends, rows.progress)
+    partner = None if rows.partner is None else outline(rows.partner)
+    return Outline(rows.lengths, rows.key, rows.index, rows.ends, rows.progress, rows.sentence, partner)
 
 
 class Objective(Strict):
@@ -86,10 +94,17 @@ class Objective(Strict):
     """The input contains (some of) what must be predicted, by design: BERT's kept tokens, BART's text."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """Fields of `Rows` it reads beside the tokens: word, sentence, spans, partner."""
+    cut: ClassVar[Cut] = "tokens"
+    """How documents are cut into the texts that it reads."""
     program: ClassVar[str] = "heads"
     """How a step turns a batch into terms (`unmask.programs`)."""
     kept: ClassVar[str] = "model"
     """Which of its networks is evaluated, loaded and exported."""
+
+    @property
+    def recurs(self) -> int:
+        """Epochs after which a text has the same noise again; 0 = never."""
+        return 0
 
     @property
     def visibility(self) -> Visibility:

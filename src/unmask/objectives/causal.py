@@ -17,6 +17,10 @@ class Causal(Objective):
     [BOS] opens every text; [EOS] is predicted only where the document ends, so that a model never
     learns to stop at the edge of its context.
 
+    How far back a token sees is no part of the objective: the record says who may see whom, and
+    `model.attention_pattern` with `model.window` which layers look at near tokens only (GL: every second one, GPT-3; L:
+    all, Mistral). Targets stay the same; with L local layers a prediction reaches back L times the window.
+
         tokens     [BOS]   the   cat   sat
         target       the   cat   sat  [EOS]
         reveal         0     1     2     3

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from unmask import keyed
 from unmask.batch import Examples, Rows, starts
@@ -14,14 +14,14 @@ from unmask.config import Visibility
 from unmask.errors import UserError
 from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocabulary, frame, outline
 from unmask.objectives.layout import Layout, Pairs, Ragged
-from unmask.objectives.spans import place_spans
+from unmask.objectives.spans import choose, place_spans
 
 
 class TextToText(Objective):
     """A pair from each text, and the layout that shows it to a model."""
 
     layout: Layout = Layout()
-    """encdec, prefix or causal."""
+    """encdec (the default of most), prefix or causal; or the record of `Layout`."""
 
     @field_validator("layout", mode="before")
     @classmethod
@@ -43,21 +43,26 @@ class TextToText(Objective):
     def longest(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(R,) the most that source and target can measure for texts of these lengths."""
 
+    def extremes(self, lengths: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Pairs of (R,) lengths: where all of these fit, every example does. Several where source and target are never
+        at their longest together (mixtures of noises)."""
+        return [self.longest(lengths)]
+
     def sizes(self, of: Outline) -> Sizes:
         return self.layout.sizes(*self.pair_sizes(of))
 
     def shape(self, context: int, target_context: int | None = None) -> Shape:
         if self.layout.kind != "encdec":
             return Shape(context)
-        n = np.arange(1, 8 * context)
-        source, target = self.longest(n)
+        extremes = self.extremes(np.arange(1, 8 * context))
+        source, target = (np.max([e[k] for e in extremes], axis=0) for k in (0, 1))
         fits = np.flatnonzero(source <= context)
         return Shape(target_context or min(int(target[fits].max(initial=1)), context), context)
 
     def room(self, shape: Shape) -> int:
         n = np.arange(1, 8 * max(shape.stream, shape.source))
-        ok = self.layout.fits(self.layout.sizes(*self.longest(n)), shape)
-        return int(n[ok].max(initial=0)) if ok.any() else 0
+        ok = np.all([self.layout.fits(self.layout.sizes(*e), shape) for e in self.extremes(n)], axis=0)
+        return int(n[ok].max(initial=0))
 
     def __call__(self, rows: Rows, vocabulary: Vocabulary) -> Examples:
         return self.layout(self.pairs(rows, vocabulary), vocabulary)
@@ -99,7 +104,64 @@ class PrefixLM(TextToText):
         )
 
 
-class SpanCorruption(TextToText):
+class SpanNoise(TextToText):
+    """Which tokens of a text are noise: exactly round(density · n) of n, but at least 1 and, for n > 1, at most n − 1.
+
+    They form round(noise / mean_span) separate spans; without a mean span they are any tokens, every choice equally
+    likely (T5's i.i.d. noise, with an exact count), and neighbours make one span.
+    """
+
+    noise_density: float = Field(0.15, gt=0, lt=1)
+    """Share of a text's tokens that are noise."""
+    mean_span: float | None = Field(3.0, ge=1)
+    """Mean tokens of a span; null = tokens are chosen one by one (section 3.3.1)."""
+    edges: Literal["free", "official"] = "free"
+    """official: as the released code, every text starts with a kept token and ends with a span."""
+
+    @model_validator(mode="after")
+    def _edges_of_spans(self) -> SpanNoise:
+        if self.mean_span is None and self.edges == "official":
+            raise ValueError("edges=official is about spans: give a mean_span, or drop it")
+        return self
+
+    def counts(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(R,) noise tokens of texts of these lengths, and spans; without a mean span the most that there can be."""
+        return span_counts(lengths, self.noise_density, self.mean_span or 1.0, self.edges)
+
+    def noise(self, lengths: np.ndarray, key: np.ndarray) -> np.ndarray:
+        """(N,) bool."""
+        noise, spans = self.counts(lengths)
+        if self.mean_span is None:
+            return choose(starts(lengths), keyed.absorb(key, keyed.purpose("tokens")), noise)
+        return place_spans(lengths, noise, spans, keyed.absorb(key, keyed.purpose("spans")), self.edges)
+
+    def drawn(self, of: Outline) -> tuple[np.ndarray, np.ndarray]:
+        """(R,) noise tokens and spans that these very texts get."""
+        noise, spans = self.counts(of.lengths)
+        if self.mean_span is None:
+            start = starts(of.lengths)
+            first = first_of_runs(self.noise(of.lengths, of.key), start)
+            spans = np.bincount(np.repeat(np.arange(len(noise)), of.lengths)[first], minlength=len(noise))
+        return noise, spans
+
+
+def span_counts(
+    lengths: np.ndarray, density: np.ndarray | float, mean_span: np.ndarray | float, edges: str = "free"
+) -> tuple[np.ndarray, np.ndarray]:
+    """(R,) noise tokens and spans of texts of these lengths; density and mean span may differ from text to text.
+
+    >>> span_counts(np.array([100, 100, 1]), np.array([0.15, 0.5, 0.5]), np.array([3, 64, 3]))
+    (array([15, 50,  1]), array([5, 1, 1]))
+    """
+    n = np.asarray(lengths)
+    noise = np.clip(np.rint(n * density).astype(np.int64), 1, np.maximum(n - 1, 1))
+    noise = np.where(n < (2 if edges == "official" else 1), 0, noise)
+    most = n - noise + (0 if edges == "official" else 1)
+    spans = np.clip(np.rint(noise / mean_span).astype(np.int64), 1, np.maximum(np.minimum(most, noise), 1))
+    return noise, np.where(noise == 0, 0, spans)
+
+
+class SpanCorruption(SpanNoise):
     """T5's denoising: spans of the text are replaced by sentinels, and the target spells them out.
 
     `noise_density` of n tokens, round(density · n) but at least 1 and, for n > 1, at most n − 1, in
@@ -120,34 +182,46 @@ class SpanCorruption(TextToText):
     """
 
     type: Literal["span_corruption"] = "span_corruption"
-    noise_density: float = Field(0.15, gt=0, lt=1)
-    mean_span: float = Field(3.0, ge=1)
-    """Mean tokens of a span."""
     final_sentinel: bool = True
-    edges: Literal["free", "official"] = "free"
+    """The target closes with one more sentinel, before [EOS]."""
 
     plan: ClassVar[Plan] = "infill"
 
-    def counts(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(R,) noise tokens and spans of texts of these lengths."""
-        n = np.asarray(lengths)
-        noise = np.clip(np.rint(n * self.noise_density).astype(np.int64), 1, np.maximum(n - 1, 1))
-        noise = np.where(n < (2 if self.edges == "official" else 1), 0, noise)
-        most = n - noise + (0 if self.edges == "official" else 1)
-        spans = np.clip(np.rint(noise / self.mean_span).astype(np.int64), 1, np.maximum(np.minimum(most, noise), 1))
-        return noise, np.where(noise == 0, 0, spans)
+    @classmethod
+    def t5(cls, **settings: Any) -> SpanCorruption:
+        """15 % in spans of mean 3 (Raffel et al. 2020, section 3.3.4)."""
+        return cls(**settings)
+
+    @classmethod
+    def t5_code(cls, **settings: Any) -> SpanCorruption:
+        """The same by the released code: no final sentinel, first token kept, last one noise."""
+        return cls(**{"final_sentinel": False, "edges": "official", **settings})
+
+    @classmethod
+    def iid(cls, **settings: Any) -> SpanCorruption:
+        """15 % chosen token by token (table 3, "i.i.d. noise, replace spans"; the baseline of section 3.1.4)."""
+        return cls(**{"mean_span": None, **settings})
 
     def pair_sizes(self, of: Outline) -> tuple[np.ndarray, np.ndarray]:
-        return self.longest(of.lengths)
+        return self._measured(of.lengths, *self.drawn(of))
 
     def longest(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        noise, spans = self.counts(lengths)
+        return self._measured(lengths, *self.counts(lengths))
+
+    def _measured(self, lengths: np.ndarray, noise: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return lengths - noise + spans + 1, noise + spans + int(self.final_sentinel) + 1
 
     def pairs(self, rows: Rows, vocabulary: Vocabulary) -> Pairs:
-        noise, spans = self.counts(rows.lengths)
-        key = keyed.absorb(rows.key, keyed.purpose("spans"))
-        return corrupt(rows, place_spans(rows.lengths, noise, spans, key, self.edges), self.final_sentinel, vocabulary)
+        return corrupt(rows, self.noise(rows.lengths, rows.key), self.final_sentinel, vocabulary)
+
+
+def first_of_runs(noise: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """(N,) bool: the first token of each run of noise inside a text."""
+    first = noise.copy()
+    first[1:] &= ~noise[:-1]
+    opens = start[:-1][np.diff(start) > 0]
+    first[opens] = noise[opens]
+    return first
 
 
 def corrupt(rows: Rows, noise: np.ndarray, final_sentinel: bool, vocabulary: Vocabulary) -> Pairs:
@@ -155,8 +229,7 @@ def corrupt(rows: Rows, noise: np.ndarray, final_sentinel: bool, vocabulary: Voc
 
     Sentinels count 0, 1, 2, … in each text; running out of them is an error, never an ordinary id.
     """
-    before = np.concatenate([[False], noise[:-1]]) & (rows.place > 0)
-    first = noise & ~before
+    first = first_of_runs(noise, rows.start)
     r, eos = len(rows.lengths), vocabulary.need("eos")
     spans = np.bincount(rows.row[first], minlength=r)
     needed = int(spans.max(initial=0)) + int(final_sentinel)
@@ -167,15 +240,15 @@ def corrupt(rows: Rows, noise: np.ndarray, final_sentinel: bool, vocabulary: Voc
         )
     number = np.cumsum(first) - 1 - np.repeat(np.cumsum(spans) - spans, rows.lengths)
     sentinel = vocabulary.sentinels[np.maximum(number, 0)] if needed else rows.tokens
-    source = _interleave(np.where(first, sentinel, rows.tokens), ~noise | first, rows.row, r, [np.full(r, eos)])
+    source = interleave(np.where(first, sentinel, rows.tokens), ~noise | first, rows.row, r, [np.full(r, eos)])
     twice = np.stack([sentinel, rows.tokens], 1).reshape(-1)
     keep = np.stack([first, noise], 1).reshape(-1)
     ending = [vocabulary.sentinels[spans]] if final_sentinel else []
-    target = _interleave(twice, keep, np.repeat(rows.row, 2), r, [*ending, np.full(r, eos)])
+    target = interleave(twice, keep, np.repeat(rows.row, 2), r, [*ending, np.full(r, eos)])
     return Pairs(source, target)
 
 
-def _interleave(tokens: np.ndarray, keep: np.ndarray, row: np.ndarray, r: int, ending: list[np.ndarray]) -> Ragged:
+def interleave(tokens: np.ndarray, keep: np.ndarray, row: np.ndarray, r: int, ending: list[np.ndarray]) -> Ragged:
     """The kept tokens of each text, followed by one token of each `ending` (R,)."""
     lengths = np.bincount(row[keep], minlength=r)
     start = starts(lengths + len(ending))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from pydantic import model_validator
 
 from unmask.batch import Examples, Stream, Targets, causal, full, places, prefix, starts
 from unmask.config import Strict
@@ -39,15 +40,37 @@ class Layout(Strict):
     prefix   one stack; the source is visible in both directions, the target is causal
     causal   one stack, everything causal; the loss stays on the target
 
-    In one stack the pair is [BOS] source target, as in seqio: [BOS] is part of the visible prefix, and
-    the last source token predicts the first target token.
+    In one stack [BOS] stands in front of the pair, as in seqio (`bos="front"`, the default), or between source and
+    target, where the decoder's start token was (`bos="boundary"`). Either way it belongs to the visible prefix, and
+    the last of the prefix predicts the first target token: only what stands where differs.
 
-        source 7 8 5, target 3 9      tokens   [BOS]  7  8  5  3
-                                      reveal      0   0  0  0  1
-                                      target               3  9
+        source 7 8 5, target 3 9       front           [BOS]   7     8     5    3
+                                       boundary          7     8     5   [BOS]  3
+                                       reveal            0     0     0     0    1
+                                       target                              3    9
+
+    A source of 5 and a target of 3 see 25 (encoder) + 6 (decoder) + 15 (across) pairs in two stacks, 51 under prefix
+    and 36 under causal, wherever [BOS] is.
     """
 
     kind: Literal["encdec", "prefix", "causal"] = "encdec"
+    bos: Literal["front", "boundary"] = "front"
+    """Where [BOS] stands in one stack; two stacks have it before the target."""
+    loss: Literal["target", "all"] = "target"
+    """all, for causal only: the source is predicted too (seqio's loss_on_targets_only = false)."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Layout:
+        if self.loss == "all" and self.kind != "causal":
+            raise ValueError(
+                f"layout.loss=all fits kind=causal only: under {self.kind} the source is seen from both sides, and a "
+                "token would be asked of what shows it"
+            )
+        if self.loss == "all" and self.bos == "boundary":
+            raise ValueError("layout.loss=all needs bos=front: the first source token is predicted from [BOS]")
+        if self.bos == "boundary" and self.kind == "encdec":
+            raise ValueError("layout.bos=boundary is about one stack; encdec has [BOS] before the target: drop it")
+        return self
 
     def sizes(self, source: np.ndarray, target: np.ndarray) -> Sizes:
         """Lengths of the streams for pairs of these lengths (R,)."""
@@ -73,12 +96,17 @@ class Layout(Strict):
     def _one_stack(self, pairs: Pairs, bos: int) -> Examples:
         s, t = pairs.source.lengths, pairs.target.lengths
         start = starts(s + t)
-        whole = np.empty(start[-1], np.int32)
         in_source = places(start) < np.repeat(s, s + t)
+        whole = np.empty(start[-1], np.int32)
         whole[in_source], whole[~in_source] = pairs.source.tokens, pairs.target.tokens
-        tokens = shifted(Ragged(whole, start), bos)
+        if self.bos == "front":
+            tokens = shifted(Ragged(whole, start), bos)
+        else:
+            tokens = whole.copy()
+            tokens[~in_source] = shifted(pairs.target, bos)
         stream: Stream = causal(tokens, start) if self.kind == "causal" else prefix(tokens, start, s + 1)
-        return Examples(stream, {"lm": Targets.at(np.flatnonzero(~in_source), pairs.target.tokens)})
+        asked = ~in_source if self.loss == "target" else np.ones_like(in_source)
+        return Examples(stream, {"lm": Targets.at(np.flatnonzero(asked), whole[asked])})
 
 
 def shifted(text: Ragged, first: int) -> np.ndarray:

@@ -38,7 +38,10 @@ def with_tokens(tokenizer: Tokenizer, added: Sequence[str]) -> Tokenizer:
 
 
 def missing(tokenizer: Tokenizer, role: str) -> str:
-    """How a role (mask, eos, …) would be spelt in this tokenizer: as <mask> where its control tokens are in <...>."""
+    """How a role (mask, eos, …) would be spelt in this tokenizer: as <mask> where its control tokens are in <...>. A
+    control token without a role is its own spelling."""
+    if role not in ROLES:
+        return role
     tokens = tokens_of(tokenizer.spec)
     angular = any(spellings[1] in tokens for spellings in SPELLINGS.values())
     return SPELLINGS[role][1] if angular else ROLES[role]

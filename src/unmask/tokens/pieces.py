@@ -55,21 +55,39 @@ SPLITS: dict[str, tuple[str, ...]] = {
 """Which cuts suit a type, its own first. Where nothing in a piece marks where words start, blanks must be kept."""
 
 
+def fixed_size(config: TokenizerConfig) -> int | None:
+    """Entries of a vocabulary that no text changes: one of bytes. None = the text decides, up to `vocab_size`."""
+    return len(_controls(config)) + len(BYTES) + len(_marks(config)) if config.type == "byte" else None
+
+
+def _controls(config: TokenizerConfig) -> list[str]:
+    """The control tokens that stand first; where every byte has an entry nothing is unknown."""
+    return [name for role, name in ROLES.items() if role != "unk" or config.type not in ("byte", "bbpe")]
+
+
+def _marks(config: TokenizerConfig) -> list[str]:
+    """The control tokens that stand last: sentinels, and what the user adds."""
+    marks = [*(sentinel(k) for k in range(config.sentinels)), *config.extra]
+    for token in config.extra:
+        if not token.strip() or [*marks, *ROLES.values()].count(token) > 1:
+            raise UserError(f"tokenizer.extra holds {token!r}, which is empty, twice there or a control token already")
+    return marks
+
+
 def learn(config: TokenizerConfig, texts: Iterable[str], say: Say | None = None) -> tokenizers.Tokenizer:
     """A library tokenizer: control tokens, then pieces, then sentinels.
 
     `say` hears what was counted and what was left out; that words had to be sampled goes to stderr without it.
     """
     split = _check(config)
-    names = [name for role, name in ROLES.items() if role != "unk" or config.type not in ("byte", "bbpe")]
-    marks = [sentinel(k) for k in range(config.sentinels)]
+    names, marks = _controls(config), _marks(config)
     task = _Task(config, split, config.vocab_size - len(names) - len(marks), (*names, *marks), say)
     learnt = _LEARNERS[config.type](task, texts)
     if not learnt.pieces:
         raise UserError("the text to train the tokenizer on is empty: check the corpus path")
     built = tokenizers.Tokenizer(_model(task, names, learnt, marks))
     # A blank before a mask belongs to the piece it hides (" the" is one piece), as in RoBERTa.
-    strip = {"[MASK]", *marks} if split in ("gpt2", "metaspace") else set()
+    strip = {"[MASK]", *marks} - set(config.extra) if split in ("gpt2", "metaspace") else set()
     built.add_special_tokens(
         [AddedToken(t, special=True, normalized=False, lstrip=t in strip) for t in [*names, *marks]]
     )

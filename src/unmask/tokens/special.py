@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -67,6 +67,8 @@ class Vocabulary:
     eos: int | None
     sentinels: np.ndarray  # (S,) int32, ids of sentinel 0, 1, 2, …
     specials: np.ndarray  # (C,) int32, ascending
+    extra: Mapping[str, int] = field(default_factory=dict)
+    """Spelling → id of control tokens without a role, such as UL2's mode tokens; `need` finds these, too."""
 
     @staticmethod
     def of(tokens: Mapping[str, int], controls: Iterable[int] = (), unk: str | None = None) -> Vocabulary:
@@ -80,17 +82,29 @@ class Vocabulary:
         size = max(tokens.values(), default=-1) + 1
         hole = np.ones(size, bool)
         hole[np.fromiter(tokens.values(), np.int64, len(tokens))] = False
-        special = {*found.values(), *numbered.values(), *controls, *np.flatnonzero(hole).tolist()}
+        kept = set(controls)
+        taken = {*found.values(), *numbered.values()}
+        special = {*found.values(), *numbered.values(), *kept, *np.flatnonzero(hole).tolist()}
         return Vocabulary(
             size=size,
             **filled,
             sentinels=np.array(sentinels, np.int32),
             specials=np.array(sorted(special), np.int32),
+            extra={t: i for t, i in tokens.items() if i in kept and i not in taken},
         )
 
+    def find(self, role: str) -> int | None:
+        """The id of a role, or of a control token by its spelling; None where there is none."""
+        return getattr(self, role) if role in ROLES else self.extra.get(role)
+
     def need(self, role: str) -> int:
-        """The id of a role, or a sentence that says which one the tokenizer lacks."""
-        value = getattr(self, role) if role in ROLES else None
+        """The id of a role (or of a control token by its spelling), or a sentence that says which one is lacking."""
+        value = self.find(role)
+        if value is None and role not in ROLES:
+            raise UserError(
+                f"this tokenizer ({self.size:,} entries) has no control token {role}, which the objective needs: train "
+                f"it with tokenizer.extra=['{role}'], or add it with unmask convert … --add-token '{role}'"
+            )
         if value is None:
             has = ", ".join(r for r in ROLES if getattr(self, r) is not None) or "none"
             raise UserError(

@@ -4,10 +4,10 @@ One update (micro-batches m = 1 … M, terms t):
 
     loss = Σ_t coefficient_t × (Σ_m sum_tm) / (Σ_m norm_tm)
 
-The norms of all micro-batches are known from the batches before the first backward pass, so gradients never
-depend on how an update was cut up: no mean of means. A term that the batches do not announce (a router's
-balance loss) is divided by M × its norm. A term whose norm is 0 adds a finite 0. An update with no target at
-all is counted and leaves the weights as they are; its number passes, so the schedule does not shift.
+The norms of all micro-batches are known from the batches before the first backward pass (`norms`), so gradients
+never depend on how an update was cut up: no mean of means. A term that is not announced there (a router's balance
+loss) is divided by M × its norm: a mean over micro-batches. A term whose norm is 0 adds a finite 0. An update with
+no target at all is counted and leaves the weights as they are; its number passes, so the schedule does not shift.
 
 Everything an update depends on is (seed, step, weights, optimizer state, plan): a run that is killed at any
 moment and resumed equals the uncut run bit for bit, on the same machine and thread count.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,6 +54,8 @@ class Term(Protocol):
 
 Terms = Callable[[Any, Batch, torch.Generator], Mapping[TermKey, Term]]
 """(networks, batch as tensors, generator for dropout) → terms."""
+Norms = Callable[[Any, Batch], Mapping[TermKey, float]]
+"""(networks, batch) → the norms of the terms that are sums."""
 Batches = Callable[[int, float], list[Batch]]
 """(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function."""
 
@@ -102,8 +104,10 @@ class Trainer:
         out: Path,
         evaluation: Evaluation | None = None,
         progress: Progress | None = None,
+        norms: Norms = lambda networks, batch: batch.norms(),
     ) -> None:
         self.networks = networks.to(settings.device)
+        self.norms = norms
         self.terms, self.batches, self.flops = terms, batches, flops
         self.settings, self.out = settings, out
         self.evaluation, self.progress = evaluation, progress
@@ -235,13 +239,13 @@ class Trainer:
         share = self._pace(step)[1]
         ahead = [] if self.plan is None else range(step + 1, self.plan.total_steps)
         micro = prefetch.get(step, ahead, lambda s: self._pace(s)[0])
-        norms = total_norms(micro)
+        norms = summed(self.norms(self.networks, batch) for batch in micro)
         self.optimizer.zero()
         values = self._backward(step, micro, norms)
         counted = {key: v for key, v in values.items() if norms.get(key, 1.0) > 0}
         loss = sum(coefficient * value for coefficient, value in counted.values()) if counted else None
         norm = 0.0
-        if any(norms.values()):
+        if any(n for batch in micro for n in batch.norms().values()):
             norm = self.optimizer.gradient_norm(self.settings.train.clip_norm)
             self._require_finite(loss, norm)
             self.optimizer.step(share)
@@ -348,10 +352,15 @@ class Trainer:
 
 
 def total_norms(micro: list[Batch]) -> dict[TermKey, float]:
-    """The divisor of every announced term: its norms summed over the update's micro-batches."""
+    """The divisor of every target's term: its norms summed over the update's micro-batches."""
+    return summed(batch.norms() for batch in micro)
+
+
+def summed(norms: Iterable[Mapping[TermKey, float]]) -> dict[TermKey, float]:
+    """The divisor of every announced term, from the norms of the update's micro-batches."""
     out: dict[TermKey, float] = {}
-    for batch in micro:
-        for key, norm in batch.norms().items():
+    for of_batch in norms:
+        for key, norm in of_batch.items():
             out[key] = out.get(key, 0.0) + norm
     return out
 

@@ -27,17 +27,22 @@ OFFSET = 2
 """fairseq's position tables begin with two rows that no position uses."""
 
 
+_SIZES = {"layers": 12, "attention_heads": 16, "ffn_dim": 4096}
+"""The library's defaults for either stack."""
+
+
 def _read(c: Settings, family: str) -> dict[str, Any]:
-    d, heads = c.get("d_model", 1024), c.get("encoder_attention_heads", 16)
-    width = c.get("encoder_ffn_dim", 4096)
+    sizes = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in _SIZES.items()}
+    c = {**sizes, **c}
+    d, heads, width = c.get("d_model", 1024), c["encoder_attention_heads"], c["encoder_ffn_dim"]
     need(c, family, decoder_attention_heads=heads, decoder_ffn_dim=width, is_decoder=False)
     need(c, family, tie_word_embeddings=True)  # untied, the library parts the two stacks' tables as well
     return {
         "visibility": "causal",
         "vocab_size": c.get("vocab_size", 50265),
         "hidden_size": d,
-        "num_source_layers": c.get("encoder_layers", 12),
-        "num_layers": c.get("decoder_layers", 12),
+        "num_source_layers": c["encoder_layers"],
+        "num_layers": c["decoder_layers"],
         "num_heads": heads,
         "intermediate_size": width,
         "activation": activation(c.get("activation_function", "gelu")),

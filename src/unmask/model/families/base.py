@@ -204,7 +204,7 @@ def gate(name: str) -> str:
 
 
 def need(settings: Settings, family: str, **wanted: Any) -> None:
-    """These settings must hold their plain value (or be absent)."""
+    """These settings must hold their plain value, or be absent where that is the library's default."""
     for name, value in wanted.items():
         if settings.get(name, value) != value:
             raise UserError(f"config.json: {name}={settings[name]} is not supported for {family}, only {value}")
@@ -217,6 +217,14 @@ def rope(settings: Settings, family: str) -> dict[str, Any]:
     if kind != "default":
         raise UserError(f"config.json: rope type '{kind}' is not supported for {family}, only 'default'")
     return rope
+
+
+def reach(settings: Settings, family: str, name: str, default: int) -> int:
+    """The largest position difference that a window of a config.json sees: it counts the token itself."""
+    width = settings.get(name, default)
+    if width < 2:
+        raise UserError(f"config.json: {name}={width} is not supported for {family}, only 2 and more")
+    return int(width) - 1
 
 
 def pattern_of(layers: Sequence[str], letters: Mapping[str, str]) -> str:

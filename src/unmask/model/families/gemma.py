@@ -19,6 +19,7 @@ from unmask.model.families.base import (
     gate,
     need,
     pair,
+    reach,
     rope,
     several,
 )
@@ -60,10 +61,14 @@ def _read(c: Settings) -> dict[str, Any]:
     if not (kinds[0].startswith(kinds[1]) or kinds[1].startswith(kinds[0])):
         raise UserError("config.json: layer_types differ between the stacks of t5gemma; one pattern is supported")
     need(stream, "t5gemma", attention_bias=False)
-    turn, other = rope(stream, "t5gemma"), rope(source, "t5gemma")
-    base = float(turn.get("rope_theta") or stream.get("rope_theta") or 10000.0)
-    need(other, "t5gemma", rope_theta=base)
-    d, window = stream["hidden_size"], stream["sliding_window"]
+    base, other = (float(rope(x, "t5gemma").get("rope_theta") or x.get("rope_theta") or 1e4) for x in (stream, source))
+    if base != other:
+        raise UserError(
+            f"config.json: rope_theta is {other} in the encoder and {base} in the decoder of t5gemma; one base is "
+            "supported"
+        )
+    d, pattern = stream["hidden_size"], max(kinds, key=len)
+    window = reach(stream, "t5gemma", "sliding_window", 4096) if "L" in pattern else 0
     return {
         "visibility": "causal",
         "vocab_size": stream["vocab_size"],
@@ -83,9 +88,9 @@ def _read(c: Settings) -> dict[str, Any]:
         "norm": "rms",
         "norm_position": "both",
         "norm_eps": stream["rms_norm_eps"],
-        "attention_pattern": max(kinds, key=len),
-        "window": window - 1,  # the decoder's sees distances below it, the encoder's that one, too
-        "source_window": window,
+        "attention_pattern": pattern,
+        "window": window,
+        "source_window": window + 1,  # the encoder's sees one more than the decoder's
         "attention_bias": False,
         "attention_scale": stream["query_pre_attn_scalar"] ** -0.5,
         "attention_softcap": stream["attn_logit_softcapping"],

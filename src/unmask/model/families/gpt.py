@@ -17,6 +17,7 @@ from unmask.model.families.base import (
     need,
     pair,
     pattern_of,
+    reach,
     rope,
     several,
 )
@@ -180,7 +181,7 @@ def _read_neo(c: Settings) -> dict[str, Any]:
         "max_position": c.get("max_position_embeddings", 2048),
         "norm_eps": c.get("layer_norm_epsilon", 1e-5),
         "attention_pattern": pattern,
-        "window": c.get("window_size", 256) - 1 if "L" in pattern else 0,  # theirs counts the query itself
+        "window": reach(c, "gpt_neo", "window_size", 256) if "L" in pattern else 0,
         "attention_bias": False,
         "attention_out_bias": True,
         "attention_scale": 1.0,
@@ -239,7 +240,10 @@ GPT_NEO = Family(
 
 
 def _read_neox(c: Settings) -> dict[str, Any]:
-    turn = rope(c, "gpt_neox")
+    turn, size = rope(c, "gpt_neox"), c.get("hidden_size", 6144) // c.get("num_attention_heads", 64)
+    share = turn.get("partial_rotary_factor", c.get("rotary_pct", 0.25))
+    if head := c.get("head_dim"):  # heads are as large as ever there: it only says of what the share is
+        share = int(head * share) / size
     return {
         "visibility": "causal",
         "vocab_size": c.get("vocab_size", 50432),
@@ -251,7 +255,7 @@ def _read_neox(c: Settings) -> dict[str, Any]:
         "max_position": c.get("max_position_embeddings", 2048),
         "positions": "rotary",
         "rotary_base": float(turn.get("rope_theta") or c.get("rotary_emb_base") or 10000.0),
-        "rotary_share": turn.get("partial_rotary_factor", c.get("rotary_pct", 0.25)),
+        "rotary_share": share,
         "norm_eps": c.get("layer_norm_eps", 1e-5),
         "parallel_block": c.get("use_parallel_residual", True),
         "attention_bias": c.get("attention_bias", True),

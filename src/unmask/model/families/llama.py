@@ -23,6 +23,7 @@ from unmask.model.families.base import (
     gate,
     pair,
     pattern_of,
+    reach,
     rope,
     several,
 )
@@ -41,7 +42,7 @@ def turned(m: ModelConfig) -> dict[str, Any]:
     return {"rope_theta": m.rotary_base, "rope_parameters": {"rope_type": "default", "rope_theta": m.rotary_base}}
 
 
-def _read_llama(c: Settings) -> dict[str, Any]:
+def _read_llama(c: Settings, family: str = "llama") -> dict[str, Any]:
     return {
         "visibility": "causal",
         "vocab_size": c.get("vocab_size", 32000),
@@ -53,7 +54,7 @@ def _read_llama(c: Settings) -> dict[str, Any]:
         "intermediate_size": c.get("intermediate_size", 11008),
         "activation": gate(c.get("hidden_act", "silu")),
         "max_position": c.get("max_position_embeddings", 2048),
-        **turning(c, "llama"),
+        **turning(c, family),
         "norm": "rms",
         "norm_eps": c.get("rms_norm_eps", 1e-6),
         "attention_bias": c.get("attention_bias", False),
@@ -117,9 +118,11 @@ LLAMA = Family(
 # ---------------------------------------------------------------- Mistral
 
 
-def windowed(width: int | None) -> dict[str, Any]:
-    """Every layer local; theirs counts the query itself."""
-    return {"attention_pattern": "G", "window": 0} if width is None else {"attention_pattern": "L", "window": width - 1}
+def windowed(c: Settings, family: str, default: int | None) -> dict[str, Any]:
+    """Every layer local, or none."""
+    if c.get("sliding_window", default) is None:
+        return {"attention_pattern": "G", "window": 0}
+    return {"attention_pattern": "L", "window": reach(c, family, "sliding_window", default or 0)}
 
 
 def width_of(m: ModelConfig) -> int | None:
@@ -130,7 +133,7 @@ def width_of(m: ModelConfig) -> int | None:
 def _read_mistral(c: Settings) -> dict[str, Any]:
     given = {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 4096 * 32, **c}
     none = {"attention_bias": False, "mlp_bias": False}  # whatever the file says: the class has no biases
-    return {**_read_llama(given), **none, **windowed(c.get("sliding_window", 4096))}
+    return {**_read_llama(given, "mistral"), **none, **windowed(c, "mistral", 4096)}
 
 
 def _write_mistral(m: ModelConfig) -> dict[str, Any]:
@@ -163,7 +166,7 @@ def _read_qwen3(c: Settings) -> dict[str, Any]:
         "max_position_embeddings": 32768,
         **c,
     }
-    base = {**_read_llama(given), "mlp_bias": False}
+    base = {**_read_llama(given, "qwen3"), "mlp_bias": False}
     depth = base["num_layers"]
     width = c.get("sliding_window", 4096) if c.get("use_sliding_window", False) else None
     first = c.get("max_window_layers", 28) if width is not None else depth
@@ -177,7 +180,7 @@ def _read_qwen3(c: Settings) -> dict[str, Any]:
         **base,
         "qk_norm": True,
         "attention_pattern": pattern,
-        "window": width - 1 if width is not None and "L" in pattern else 0,
+        "window": reach(c, "qwen3", "sliding_window", 4096) if "L" in pattern else 0,
     }
 
 

@@ -68,7 +68,7 @@ def _read_mixtral(c: Settings) -> dict[str, Any]:
         "activation": gate(c.get("hidden_act", "silu")),
         "max_position": c.get("max_position_embeddings", 4096 * 32),
         **turning(c, "mixtral", 1e6),
-        **windowed(c.get("sliding_window")),
+        **windowed(c, "mixtral", None),
         "norm": "rms",
         "norm_eps": c.get("rms_norm_eps", 1e-5),
         "attention_bias": False,
@@ -145,9 +145,12 @@ MIXTRAL = Family(
 
 def _read_deepseek(c: Settings) -> dict[str, Any]:
     heads, latent_eps = c.get("num_attention_heads", 128), 1e-6  # the library's norms of latents know no other
-    plain = {"rms_norm_eps": latent_eps, "num_key_value_heads": heads, "rope_interleave": True, "moe_layer_freq": 1}
-    given = {k: v for k, v in c.items() if v is not None}  # null: the family's own
+    plain = {"rms_norm_eps": latent_eps, "num_key_value_heads": heads, "moe_layer_freq": 1}
+    given = {"num_key_value_heads": 128, **{k: v for k, v in c.items() if v is not None}}  # null: the family's own
+    if c.get("num_key_value_heads", 0) is None:
+        given["num_key_value_heads"] = heads
     need(given, "deepseek_v3", **plain, scoring_func="sigmoid", topk_method="noaux_tc")
+    need(c, "deepseek_v3", rope_interleave=True)  # where null is the library's false
     if not c.get("n_shared_experts", 1):
         raise UserError("config.json: n_shared_experts=0 is not supported for deepseek_v3, only 1 and more")
     return {

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from unmask.config import ModelConfig
-from unmask.model.families.base import ACTIVATIONS, GATES, Family, Settings, activation, gate, pair, pattern_of, rope
+from unmask.model.families.base import (
+    ACTIVATIONS,
+    GATES,
+    Family,
+    Settings,
+    activation,
+    gate,
+    pair,
+    pattern_of,
+    reach,
+    rope,
+)
 
 _KINDS = {"full_attention": "G", "sliding_attention": "L"}
 _NAMES = {letter: kind for kind, letter in _KINDS.items()}
@@ -13,7 +24,8 @@ _NAMES = {letter: kind for kind, letter in _KINDS.items()}
 
 def _read_modernbert(c: Settings) -> dict[str, Any]:
     depth = c.get("num_hidden_layers", 22)
-    bases = _bases(c)
+    bases, pattern = _bases(c), pattern_of(_layers(c, depth), _KINDS)
+    both = reach(c, "modernbert", "local_attention", 128) + 1 if "L" in pattern else 0
     return {
         "visibility": "bidirectional",
         "vocab_size": c.get("vocab_size", 50368),
@@ -26,8 +38,8 @@ def _read_modernbert(c: Settings) -> dict[str, Any]:
         "positions": "rotary",
         "rotary_base": bases["full_attention"],
         "rotary_local_base": bases["sliding_attention"],
-        "attention_pattern": pattern_of(_layers(c, depth), _KINDS),
-        "window": c.get("local_attention", 128) // 2,  # theirs counts both sides
+        "attention_pattern": pattern,
+        "window": both // 2,  # theirs counts both sides
         "norm_eps": c.get("norm_eps", 1e-5),
         "norm_bias": c.get("norm_bias", False),
         "embedding_norm": True,

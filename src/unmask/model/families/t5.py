@@ -29,8 +29,10 @@ from unmask.model.families.base import (
 
 
 def _read_t5(c: Settings) -> dict[str, Any]:
-    act, d = c.get("feed_forward_proj", "relu"), c.get("d_model", 512)
-    gated = act.startswith("gated-")
+    kind, d = c.get("feed_forward_proj", "relu"), c.get("d_model", 512)
+    # the two settings that the library makes of it go before it where a file has them; gated-gelu is the tanh form
+    act = c.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-"))
+    gated = c.get("is_gated_act", kind.startswith("gated-"))
     tied = c.get("tie_word_embeddings", True) is not False
     scaled = c.get("scale_decoder_outputs", tied)
     return {
@@ -42,8 +44,7 @@ def _read_t5(c: Settings) -> dict[str, Any]:
         "num_heads": c.get("num_heads", 8),
         "head_size": c.get("d_kv", 64),
         "intermediate_size": c.get("d_ff", 2048),
-        # transformers reads gated-gelu as the tanh approximation, whatever it is elsewhere
-        "activation": "geglu_tanh" if act == "gated-gelu" else gate(act[6:]) if gated else activation(act),
+        "activation": gate(act) if gated else activation(act),
         "max_position": c.get("n_positions", 512),
         "positions": "t5",
         "relative_buckets": c.get("relative_attention_num_buckets", 32),
@@ -90,7 +91,7 @@ def _read_mt5(c: Settings) -> dict[str, Any]:
 
 def _read_switch(c: Settings) -> dict[str, Any]:
     need(c, "switch_transformers", router_ignore_padding_tokens=False, router_dtype="float32")
-    c = {"d_model": 768, "num_layers": 12, "num_heads": 12, **c, "feed_forward_proj": c.get("dense_act_fn", "relu")}
+    c = {"d_model": 768, "num_layers": 12, "num_heads": 12, "dense_act_fn": "relu", **c, "is_gated_act": False}
     tied = c.get("tie_word_embeddings", True) is not False
     out = _read_t5({**c, "scale_decoder_outputs": tied})
     layers = {"encoder": out["num_source_layers"], "decoder": out["num_layers"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unmask.model.presets.base import BASE, BERT, DROP, LARGE, PLAIN, POST, RMS, Values
+from unmask.model.presets.base import BASE, BERT, DROP, LARGE, PLAIN, POST, RMS, OfWidth, Values
 
 _BART: Values = {
     **BASE,
@@ -43,7 +43,7 @@ PAIRS: dict[str, Values] = {
         "intermediate_size": 2048,
         "max_position": 512,
         "positions": "sinusoidal",
-        "embedding_scale": 512**0.5,
+        "embedding_scale": OfWidth(0.5),
         "activation": "relu",
         "dropout": 0.1,
     },
@@ -59,13 +59,13 @@ PAIRS: dict[str, Values] = {
         "num_source_layers": 12,
         "norm_position": "pre",
         "final_norm": True,
-        "embedding_scale": 32.0,
+        "embedding_scale": OfWidth(0.5),
         "attention_dropout": 0.0,
     },
     # Raffel et al. 2020, section 3.1.1 and 3.7; the checkpoints' tied heads are scaled by hidden_size ** -0.5
     "t5-small": {**_T5, "hidden_size": 512, "num_layers": 6, "num_source_layers": 6, "num_heads": 8}
-    | {"intermediate_size": 2048, "head_scale": 512**-0.5},
-    "t5-base": {**_T5_BASE, "head_scale": 768**-0.5},
+    | {"intermediate_size": 2048, "head_scale": OfWidth(-0.5)},
+    "t5-base": {**_T5_BASE, "head_scale": OfWidth(-0.5)},
     # Shazeer 2020: gated feed-forward layers
     "t5-1.1-base": {**_T5_BASE, **_T5_11, "intermediate_size": 2048},
     # Xue et al. 2021, section 3
@@ -96,7 +96,7 @@ PAIRS: dict[str, Values] = {
     "switch-base-8": {
         **_T5_BASE,
         "family": "unmask",  # the stock class has a capacity in tokens, not the paper's factor
-        "head_scale": 768**-0.5,
+        "head_scale": OfWidth(-0.5),
         "experts": {
             "count": 8,
             "per_token": 1,
@@ -127,8 +127,7 @@ PAIRS: dict[str, Values] = {
         "source_window": 4096,
         "source_table": True,
         "norm_position": "both",
-        "embedding_scale": 2304**0.5,
-        "attention_scale": 256**-0.5,
+        "embedding_scale": OfWidth(0.5),
         "attention_softcap": 50.0,
         "logit_softcap": 30.0,
     },

@@ -1,0 +1,136 @@
+"""The verb that shows what an objective makes of text."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from unmask.cli.output import Json, app, emit
+from unmask.errors import UserError
+
+_NONE: list[str] = []
+
+
+@app.command()
+def show(
+    objective: Annotated[
+        str | None,
+        typer.Argument(help="An objective such as masked, or a preset such as bert.", show_default=False),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The text to show it on.", show_default=False)] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer.json.", show_default="words and punctuation")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="encdec, prefix or causal, for text-to-text.", show_default="the objective's")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the noise.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="Examples of the text, each with noise of its own.", min=1)] = 1,
+    settings: Annotated[
+        list[str], typer.Option("--set", help="A setting, such as mask_rate=0.4; may be repeated.", show_default=False)
+    ] = _NONE,
+    listed: Annotated[bool, typer.Option("--list", help="Name every objective and preset.")] = False,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Instead: the density of every objective's targets on this corpus.", show_default=False),
+    ] = None,
+    context: Annotated[int, typer.Option(help="With --table: tokens of a row.", min=8)] = 512,
+    limit: Annotated[int, typer.Option(help="With --table: about how many tokens are read.", min=100)] = 200_000,
+    as_json: Json = False,
+) -> None:
+    """See what an objective makes of a text: unmask show bert --text "The cat sat on the mat." """
+    if sum([listed, table is not None, text is not None]) != 1:
+        raise UserError('say what to show: OBJECTIVE --text "…", or --list, or --table CORPUS')
+    if listed:
+        return _list(as_json)
+    if table is not None:
+        return _table(table, objective, tokenizer, context, limit, _settings(settings), as_json)
+    if objective is None:
+        raise UserError("name an objective to show --text on: unmask show --list names them all")
+    from unmask.show import show as shown
+
+    found = shown(
+        objective,
+        str(text),
+        tokenizer=_tokenizer(tokenizer),
+        layout=layout,
+        seed=seed,
+        count=count,
+        settings=_settings(settings),
+    )
+    if as_json:
+        for record in found.records:
+            emit(record)
+        return
+    print("\n".join(found.lines(shutil.get_terminal_size((100, 40)).columns)))
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """KEY=VALUE pairs as nested settings: layout.kind=prefix is {"layout": {"kind": "prefix"}}."""
+    from unmask.recipe import parse_override
+
+    out: dict[str, Any] = {}
+    for text in pairs:
+        key, value = parse_override(text)
+        *parents, last = key.removeprefix("objective.").split(".")
+        here = out
+        for part in parents:
+            here = here.setdefault(part, {})
+            if not isinstance(here, dict):
+                raise UserError(f"--set {text}: {part} is a single value")
+        here[last] = value
+    return out
+
+
+def _tokenizer(path: str | None) -> Any:
+    if path is None:
+        return None
+    from unmask.tokens.tokenizer import Tokenizer
+
+    return Tokenizer.load(path)
+
+
+def _list(as_json: bool) -> None:
+    from unmask.show import listing
+
+    rows, broken = listing()
+    for sentence in broken:
+        print(f"warning: {sentence}", file=sys.stderr)
+    if as_json:
+        return emit(rows)
+    named = [(row["name"], row["about"] + " (plug-in)" * row["plugin"], row["presets"]) for row in rows]
+    each = [(n, about) for name, said, presets in named for n, about in [(name, said), *map(_preset, presets)]]
+    wide = max(len(name) for name, _ in each)
+    width = shutil.get_terminal_size((120, 40)).columns
+    for name, about in each:
+        line = f"{name:<{wide}}  {about}".rstrip()
+        print(line if len(line) <= width else line[: width - 1] + "…")
+
+
+def _preset(row: dict[str, str]) -> tuple[str, str]:
+    return f"  {row['name']}", row["about"]
+
+
+def _table(
+    corpus: str,
+    only: str | None,
+    tokenizer: str | None,
+    context: int,
+    limit: int,
+    settings: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from unmask.cli.table import table
+    from unmask.show.density import NOTES, densities
+
+    if settings and only is None:
+        raise UserError("--set goes with the name of an objective: unmask show masked --table CORPUS --set …")
+    rows = densities(corpus, only, _tokenizer(tokenizer), context, limit, settings)
+    if as_json:
+        for row in rows:
+            emit(row)
+        return
+    print("\n".join([*table(rows), "", *NOTES]))

@@ -1,0 +1,200 @@
+"""A text as an objective reads it, with stubs for what only a corpus has.
+
+tokens       the tokenizer's; without one, words and punctuation marks, numbered as they come (`Words`)
+sentences    by the rules of `text.sentences`
+partner      the same text turned round: its second half, then its first
+spans        the second and third word of every five (of fewer than two words: the first)
+generator    draws from the text's own tokens, each as often as it occurs (`records`)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+
+from unmask import keyed
+from unmask.batch import Rows, starts
+from unmask.errors import UserError
+from unmask.objectives.base import Objective
+from unmask.text.sentences import sentence_starts
+from unmask.tokens.special import ROLES, Vocabulary, sentinel
+from unmask.tokens.tokenizer import Tokenizer
+
+SENTINELS = 100
+"""As many as T5 has; a longer text gets more, so that they never run out here."""
+_PIECE = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """R copies of a text under R keys, and the spelling of every id."""
+
+    rows: Rows
+    vocabulary: Vocabulary
+    spell: Callable[[int], str]
+    notes: tuple[str, ...]
+    """Which stubs stand for what, one sentence each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """The stub vocabulary: control tokens, then the words and punctuation marks of a text as they come, sentinels.
+
+    >>> Words.of("the cat, the hat").ids("the hat").tolist() == [7, 10]
+    True
+    """
+
+    table: dict[str, int]
+
+    controls: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(text: str, controls: Iterable[str] = ()) -> Words:
+        """controls: spellings of control tokens beside those with a role, such as UL2's modes."""
+        pieces = dict.fromkeys(m[0] for m in _PIECE.finditer(text))
+        names = [*ROLES.values(), *(p for p in pieces if p not in ROLES.values())]
+        names += [sentinel(k) for k in range(max(SENTINELS, len(text.split())))]
+        return Words({name: i for i, name in enumerate([*names, *controls])}, tuple(controls))
+
+    def ids(self, text: str) -> np.ndarray:
+        return np.array([self.table[m[0]] for m in _PIECE.finditer(text)], np.int32)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.of(self.table, [self.table[name] for name in self.controls])
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Texts as ids, laid end to end, and where texts, words and sentences start in them."""
+
+    ids: np.ndarray  # (N,) int32
+    start: np.ndarray  # (R + 1,)
+    word: np.ndarray  # (N,) bool
+    sentence: np.ndarray  # (N,) bool
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Texts to ids, by a tokenizer or by the stub."""
+
+    vocabulary: Vocabulary
+    spell: Callable[[int], str]
+    tokenizer: Tokenizer | None = None
+    stub: Words | None = None
+
+    @staticmethod
+    def of(tokenizer: Tokenizer | None, text: str, objectives: Iterable[Objective]) -> Splitter:
+        """`text`: all that will be split, from which the stub takes its words; it has what `objectives` ask for."""
+        if tokenizer is not None:
+            return Splitter(tokenizer.vocabulary, tokenizer.token, tokenizer)
+        stub = Words.of(text, sorted({name for o in objectives for name in controls_of(o)}))
+        names = {i: name for name, i in stub.table.items()}
+        return Splitter(stub.vocabulary, names.__getitem__, stub=stub)
+
+    def __call__(self, texts: Sequence[str]) -> Inside:
+        if self.tokenizer is not None:
+            found = self.tokenizer.encode_aligned(texts)
+            ids, at = [f.ids for f in found], [f.begin for f in found]
+        else:
+            assert self.stub is not None
+            ids = [self.stub.ids(t) for t in texts]
+            at = [np.array([m.start() for m in _PIECE.finditer(t)], np.int64) for t in texts]
+        start = starts([len(i) for i in ids])
+        tokens = np.concatenate([np.zeros(0, np.int32), *ids])
+        word, sentence = np.ones(len(tokens), bool), np.zeros(len(tokens), bool)
+        if self.tokenizer is not None and len(tokens):
+            word = self.tokenizer.words(tokens, start).astype(bool)
+        for first, text, where in zip(start[:-1], texts, at, strict=True):
+            begin = np.searchsorted(where, sentence_starts(text))
+            sentence[first + begin[begin < len(where)]] = True
+        for flags in (word, sentence):
+            flags[start[:-1][np.diff(start) > 0]] = True
+        return Inside(tokens, start, word, sentence)
+
+
+def read(text: str, objective: Objective, tokenizer: Tokenizer | None, seed: int, count: int) -> Reading:
+    """`count` copies of a text, with the fields that the objective needs."""
+    split, needs = Splitter.of(tokenizer, text, [objective]), objective.needs
+    inside = split([text])
+    if not len(inside.ids):
+        raise UserError("the text holds no tokens: give some words with --text")
+    notes = []
+    if tokenizer is None:
+        notes.append("vocabulary: the words and punctuation marks of this text (--tokenizer FILE takes yours)")
+    if "partner" in needs:
+        notes.append("partner: the same text turned round, its second half before its first")
+    if "spans" in needs:
+        notes.append("annotated spans: the second and third word of every five")
+    rows = copies(inside.ids, inside.word, inside.sentence, needs, seed, count)
+    return Reading(rows, split.vocabulary, split.spell, tuple(notes))
+
+
+def copies(
+    ids: np.ndarray, word: np.ndarray, sentence: np.ndarray, needs: frozenset[str], seed: int, count: int
+) -> Rows:
+    """Rows of `count` copies of a text of n tokens; word, sentence: (n,) bool."""
+    keys = keyed.row_keys(seed, 0, np.arange(count), "noise")
+    rows = Rows.of(np.tile(ids, (count, 1)), keys)
+    if "word" in needs:
+        rows = replace(rows, word=np.tile(word, count))
+    if "sentence" in needs:
+        rows = replace(rows, sentence=np.tile(sentence, count))
+    if "spans" in needs:
+        rows = replace(rows, spans=spans_of(word, count))
+    if "partner" in needs:
+        half = len(ids) // 2
+        turned = [np.roll(a, -half) for a in (ids, word, sentence)]
+        turned[1][0] = turned[2][0] = True
+        rest = needs - {"partner"}
+        other = copies(turned[0], turned[1], turned[2], rest, seed, count)
+        rows = replace(rows, partner=replace(other, key=keyed.absorb(keys, keyed.purpose("partner"))))
+    return rows
+
+
+def spans_of(word: np.ndarray, count: int) -> np.ndarray:
+    """(S, 2) the second and third word of every five, in each of `count` copies.
+
+    >>> spans_of(np.array([1, 0, 1, 1, 1, 1, 1, 1], bool), 2).tolist()
+    [[2, 4], [7, 8], [10, 12], [15, 16]]
+    """
+    begins = np.append(np.flatnonzero(word), len(word))
+    first = np.arange(1, len(begins) - 1, 5)
+    if not len(first):
+        first = np.zeros(1, np.int64)
+    one = np.stack([begins[first], begins[np.minimum(first + 2, len(begins) - 1)]], 1)
+    moves = starts(np.full(count, len(word)))[:-1]
+    return np.asarray((one[None] + moves[:, None, None]).reshape(-1, 2))
+
+
+# ---------------------------------------------------------------- control tokens without a role
+
+
+@dataclass(frozen=True, eq=False)
+class _Listening(Vocabulary):
+    """Answers every question for a control token, and keeps those that it had no answer to."""
+
+    heard: set[str] = field(default_factory=set)
+
+    def find(self, role: str) -> int | None:
+        found = super().find(role)
+        if found is None:
+            self.heard.add(role)
+        return self.unk if found is None else found
+
+
+def controls_of(objective: Objective) -> set[str]:
+    """Spellings of the control tokens without a role that an objective asks a vocabulary for.
+
+    >>> from unmask.objectives import UL2, Masked
+    >>> controls_of(Masked()), sorted(controls_of(UL2.ul2()))
+    (set(), ['[NLG]', '[NLU]', '[S2S]'])
+    """
+    base = Words.of("a b c d e f g h . i j k l .")
+    found = _Listening(**{f.name: getattr(base.vocabulary, f.name) for f in fields(Vocabulary)})
+    ids = base.ids("a b c d e f g h . i j k l .")
+    objective(copies(ids, np.ones(14, bool), np.arange(14) % 9 == 0, objective.needs, 0, 16), found)
+    return found.heard

@@ -71,7 +71,11 @@ def advice(
         "off": found.parameters / target - 1,
         "preset": found.preset,
         "chosen": chosen,
-        "overrides": [f"model.preset={found.preset}", *(f"model.{k}={_word(v)}" for k, v in found.changed.items())],
+        "overrides": [
+            f"model.preset={found.preset}",
+            *(f"model.{k}={_word(v)}" for k, v in found.changed.items()),
+            f"tokenizer.vocab_size={found.config.vocab_size}",
+        ],
         **_described(found.preset, found.config, LANGUAGE_MODEL, context, batch),
     }
 

@@ -91,7 +91,7 @@ def test_silent_rope_of_one_of_two_stacks() -> None:
 
     told = {"rope_parameters": {"rope_type": "default", "rope_theta": 2e4}}
     for pair in ((told, {}), ({}, told), (told, {"rope_theta": 3e4})):
-        with pytest.raises(UserError, match="one base is supported"):
+        with pytest.raises(UserError, match="of t5gemma, not one base"):
             read_config(gemma(*pair))
     assert read_config(gemma(told, {"rope_theta": 2e4})).rotary_base == 2e4
     assert read_config(gemma({}, {"rope_theta": 1e4})).rotary_base == 1e4

@@ -13,6 +13,8 @@ from unmask.objectives.annotated import Ernie, SalientSpans
 from unmask.objectives.base import Objective
 from unmask.objectives.masked import Masked, Masking
 from unmask.objectives.shifted import ShiftedMasked
+from unmask.objectives.show import toy
+from unmask.objectives.units import Selected
 
 if TYPE_CHECKING:
     from .cases import Example
@@ -70,3 +72,26 @@ def restored(objective: Objective, e: Example, ends: bool) -> tuple[list[int], l
         tokens[i + shift] = v
     assert tokens[-1] == EOS
     return tokens[1:-1], [i in at for i in range(1, len(tokens) - 1)]
+
+
+def within(hits: int, draws: int, rate: float) -> bool:
+    """A count of hits that lies inside the binomial interval of 1 in 10,000."""
+    return abs(hits - draws * rate) <= 3.9 * np.sqrt(draws * rate * (1 - rate)) + 1e-9
+
+
+def selected(objective: Masking, rows: Rows) -> Selected:
+    return objective.select(objective.framed(rows, toy()))
+
+
+def hidden(objective: Masking, rows: Rows) -> np.ndarray:
+    """(N,) bool: the tokens of the texts, without their specials, that are to be predicted."""
+    framed = objective.framed(rows, toy())
+    out = np.zeros(len(framed.tokens), bool)
+    out[objective.select(framed).at] = True
+    return out[(framed.place > 0) & (framed.place <= np.repeat(rows.lengths, framed.lengths))]
+
+
+def uniform_words(texts_drawn: int, n: int, length: int = 1) -> Rows:
+    """Texts of n words of `length` tokens, all the same token."""
+    rows = Rows.of([[7] * (n * length)] * texts_drawn, keyed.row_keys(0, 0, np.arange(texts_drawn)))
+    return replace(rows, word=rows.place % length == 0)

@@ -14,6 +14,7 @@ from unmask import keyed
 from unmask.batch import Head, Rows
 from unmask.config import ModelConfig
 from unmask.data.collate import collate, pack
+from unmask.errors import UserError
 from unmask.loss import forward_heads
 from unmask.model.bundle import export_own
 from unmask.model.interop import export_hf
@@ -282,6 +283,11 @@ def test_full_sentences_mask_all_but_the_joints(documents: str) -> None:
 def test_settings_that_contradict_are_refused() -> None:
     with pytest.raises(ValueError, match="sentence_pair is about whole sentences"):
         NextSentence(input_format="sentence_pair", short_share=0.1)
+
+
+def test_a_missing_partner_is_one_clear_sentence() -> None:
+    with pytest.raises(UserError, match=r"next_sentence needs a second text beside each: fill Rows\.partner"):
+        NextSentence()(texts([9]), VOCABULARY)
 
 
 def test_needs_follow_the_settings() -> None:

@@ -48,7 +48,7 @@ def tokenizer_train(
     ties: Annotated[str, typer.Option(help="Of equally common pairs, merge: library, first or greatest.")] = "library",
     min_frequency: Annotated[int, typer.Option(help="Rarer pairs are not merged, rarer words have no entry.")] = 2,
     sentinels: Annotated[int, typer.Option(help="How many <extra_id_k> tokens.")] = 100,
-    extra: Annotated[list[str] | None, typer.Option(help="One more control token, as [NLU].", show_default=False)] = None,
+    extra: Annotated[list[str] | None, typer.Option(help="Another control token: [NLU].", show_default=False)] = None,
     field: Field = "text",
     encoding: Encoding = "utf-8",
     document: Document = "auto",

@@ -219,11 +219,11 @@ def _reasons(base: str, config: ModelConfig, target: float, given: bool) -> Iter
     if c.distinct_layers:
         yield "num_layers", "as the preset: shared layers cost time but no parameters (Lan et al. 2020)"
     else:
-        wide = f"width / depth = {d / layers:.0f}, near {near}"
-        yield "num_layers", f"{wide}; loss hardly feels it over a factor of 40 (Kaplan et al. 2020, figure 5)"
+        wide = f"width / depth = {d / layers:.0f} (aim: {near}); loss hardly feels it over a factor of 40"
+        yield "num_layers", f"{wide} (Kaplan et al. 2020, figure 5)"
     yield "num_source_layers", "as many as the stream's (Raffel et al. 2020, section 3.2.2)"
     yield "hidden_size", f"a multiple of {GRAIN}, for whole tiles in matrix products; the depth follows from the target"
-    yield "num_heads", f"heads of {c.size_per_head}, of which a narrow model still has several; {base} is the pattern"
+    yield "num_heads", f"heads of {c.size_per_head}; {base} is the pattern"
     yield "num_kv_heads", f"{c.num_heads // c.kv_heads} queries share a key, as in {base} (Ainslie et al. 2023)"
     ratio = c.mlp_size / d
     usual = "8/3: a gated layer has three matrices (Shazeer 2020)" if c.gated else "4 (Vaswani et al. 2017)"

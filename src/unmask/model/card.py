@@ -359,7 +359,8 @@ def _checked(facts: Facts) -> str:
     ids = " Its tokenizer gives the same ids." if facts.tokenizer else ""
     return (
         "## How it was checked\n\nThese files were loaded again with `transformers` and compared with the model in "
-        f"unmask, on random tokens: the largest logit difference is {facts.difference:.2g}.{ids}{lost}"
+        "unmask, on random tokens and, where there is a tokenizer, on sample texts with their likeliest answers: the "
+        f"largest difference is {facts.difference:.2g}.{ids}{lost}"
     )
 
 

@@ -58,7 +58,7 @@ class GLM(Objective):
     mean_span: float = Field(3.0, ge=1)
     """short: λ of the Poisson lengths before empty spans are dropped; the mean is λ / (1 − e^−λ), 3.16 for 3."""
     place: Literal["anywhere", "end"] = "anywhere"
-    """document: where the one span stands; end = generation alone, as their code for generation has it."""
+    """document: where the one span stands (the paper does not say); end = continuing a text, nothing else."""
     shuffle: bool = True
     """Spans come in random order; without, from left to right (their ablation)."""
 

@@ -188,7 +188,8 @@ class CausallyMasked(Objective):
 
     type: Literal["causally_masked"] = "causally_masked"
     max_spans: int = Field(16, ge=1)
-    """The most that a text can have, and the sentinels that the tokenizer must have for it."""
+    """The most that a text can have, and the sentinels that the tokenizer must have for it. Rows keep room for them:
+    more than 6 happen to one text in 12,000, so a short context is better off with fewer than the paper's 16."""
     end_of_span: bool = False
     """The tokenizer's last sentinel closes each span at the end (InCoder's <EOM>), so that a span can be asked for
     alone."""

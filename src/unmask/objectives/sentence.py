@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from unmask import keyed
 from unmask.batch import Examples, Head, Rows, Targets, full, places, ranges, starts
 from unmask.config import Visibility
+from unmask.errors import UserError
 from unmask.objectives.base import Cut, Objective, Outline, Plan, Shape, Sizes, Vocabulary, outline
 from unmask.objectives.masked import Masked
 
@@ -72,6 +73,8 @@ class SentencePair(Objective):
         raise NotImplementedError
 
     def __call__(self, rows: Rows, vocabulary: Vocabulary) -> Examples:
+        if "partner" in self.needs and rows.partner is None:
+            raise UserError(f"{self.type} needs a second text beside each: fill Rows.partner, as the loader does")
         found = self.segments(outline(rows))
         framed, second = _framed(rows, found, vocabulary)
         hidden = self.masking.select(framed)

@@ -61,12 +61,7 @@ def _read(c: Settings) -> dict[str, Any]:
     if not (kinds[0].startswith(kinds[1]) or kinds[1].startswith(kinds[0])):
         raise UserError("config.json: layer_types differ between the stacks of t5gemma; one pattern is supported")
     need(stream, "t5gemma", attention_bias=False)
-    base, other = (float(rope(x, "t5gemma").get("rope_theta") or x.get("rope_theta") or 1e4) for x in (stream, source))
-    if base != other:
-        raise UserError(
-            f"config.json: rope_theta is {other} in the encoder and {base} in the decoder of t5gemma; one base is "
-            "supported"
-        )
+    base = _base(source, stream)
     d, pattern = stream["hidden_size"], max(kinds, key=len)
     window = reach(stream, "t5gemma", "sliding_window", 4096) if "L" in pattern else 0
     return {
@@ -101,6 +96,16 @@ def _read(c: Settings) -> dict[str, Any]:
         "attention_dropout": c.get("attention_dropout", 0.0),
         "init_std": stream["initializer_range"],
     }
+
+
+def _base(*stacks: Settings) -> float:
+    """The rotary base that both stacks have."""
+    one, two = (float(rope(x, "t5gemma").get("rope_theta") or x.get("rope_theta") or 1e4) for x in stacks)
+    if one != two:
+        raise UserError(
+            f"config.json: rope_theta is {one} in the encoder and {two} in the decoder of t5gemma, not one base"
+        )
+    return one
 
 
 def _pattern(stack: Settings) -> str:

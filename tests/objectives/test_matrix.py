@@ -60,6 +60,7 @@ REASONS = {
     "mask": r"cannot hold this model: visibility=\w+ \(it is \w+\)",
     "queries": r"set model\.query_vector=true",
     "second axis": r"set model\.positions2",
+    "token types": r"set model\.token_types=6",
     "own tables": r"set model\.tied_head=false",
 }
 """Why a model cannot hold an objective: docs/objectives.md lists the same."""

@@ -144,7 +144,9 @@ class Loader:
 
     def _window(self, number: int, progress: float) -> Window:
         size = self.per_step * self.steps
-        index = np.arange(number * size, (number + 1) * size)
+        # Rows are dealt to updates in turn: where each text fills a row, an update then holds samples with neighbouring
+        # numbers, so that draws stratified over sample numbers come out right inside every batch.
+        index = np.arange(number * size, (number + 1) * size).reshape(self.steps, self.per_step).T.reshape(-1)
         place = pack(self.objective.sizes(self._outline(index, progress)), self.shape)
         return Window(index, at_least(place, self.steps))
 

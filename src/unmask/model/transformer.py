@@ -229,9 +229,7 @@ class Transformer(nn.Module):
         if batch.source is not None:
             memory = out["source"] = self.encode(batch.source, generator, explicit, routing)
         ahead: list[Tensor] | None = [] if any(head.ahead for head in batch.heads.values()) else None
-        out["stream"] = self.decode(
-            batch.stream, memory, batch.source, None, generator, explicit, routing, ahead=ahead
-        )
+        out["stream"] = self.decode(batch.stream, memory, batch.source, None, generator, explicit, routing, ahead=ahead)
         out |= {f"ahead{k}": states for k, states in enumerate(ahead or (), 1)}
         if routing:
             tokens = torch.stack([r.tokens for r in routing])

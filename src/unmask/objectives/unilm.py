@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from unmask import keyed
 from unmask.batch import Examples, Rows, Stream, Targets, starts
-from unmask.config import Visibility
+from unmask.config import ModelConfig, Visibility
+from unmask.errors import UserError
 from unmask.objectives import units
 from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocabulary, frame
 from unmask.objectives.masked import Masked
@@ -82,6 +83,11 @@ class UniLM(Objective):
         if self.mask_share + self.random_share > 1 + 1e-9:
             raise ValueError(f"mask_share {self.mask_share} + random_share {self.random_share} exceed 1")
         return self
+
+    def networks(self, model: ModelConfig) -> dict[str, ModelConfig]:
+        if 0 < model.token_types < 6:
+            raise UserError(f"unilm has 6 token types, not {model.token_types}: set model.token_types=6, or 0 for none")
+        return {"model": model}
 
     # ------------------------------------------------------------ lengths
 

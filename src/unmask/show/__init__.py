@@ -17,6 +17,7 @@ from unmask.objectives import REGISTRY
 from unmask.objectives.base import Objective
 from unmask.objectives.denoise import TextToText
 from unmask.objectives.layout import Layout
+from unmask.objectives.registry import given
 from unmask.show.draw import drawn
 from unmask.show.reading import Reading, read
 from unmask.show.records import records
@@ -93,10 +94,15 @@ def listing() -> tuple[list[dict[str, Any]], list[str]]:
                 "plugin": name in REGISTRY.plugins,
                 "layouts": layouts(cls),
                 "needs": sorted(REGISTRY.make(name).needs),
-                "presets": [{"name": p, "about": first_line(make)} for p, make in mine.items()],
+                "presets": [{"name": p, "about": first_line(make) or _settings(make())} for p, make in mine.items()],
             }
         )
     return rows, list(broken.values())
+
+
+def _settings(objective: Objective) -> str:
+    """What a preset without a word of its own sets."""
+    return ", ".join(f"{k} {v}" for k, v in given(objective).items() if k != "type") or "the defaults"
 
 
 def first_line(thing: Any) -> str:

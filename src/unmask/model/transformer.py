@@ -82,23 +82,7 @@ class Stack(nn.Module):
         if self.widen is not None:
             start = self.widen(start)
         context = self._context(start, stream, memory, cache, generator, explicit, drop)
-        x = start
-        if states is not None:
-            states.append(x)
-        for depth, layer in enumerate(self.depths):
-            if self.decodes_masks and depth == len(self.depths) - 1:
-                break
-            if self.stream_scale is not None and self.embedding_scale is not None:
-                x = self.stream_scale[depth] * x + self.embedding_scale[depth] * start
-            below, x = x, self.layers[layer](x, context, depth)
-            if depth == 0 and self.convolution is not None:
-                x = self.convolution(start, x, stream.block)
-            if states is not None:
-                states.append(x)
-        if self.decodes_masks:
-            x = self._decode_masks(x, stream, context)
-            if states is not None:
-                states.append(x)
+        below, x = self._through(start, stream, context, states)
         x = x if self.final_norm is None else self.final_norm(x)
         if ahead is not None:
             for module in self.ahead:
@@ -109,6 +93,26 @@ class Stack(nn.Module):
         if states is not None:
             states[-1] = x
         return x
+
+    def _through(
+        self, start: Tensor, stream: Stream, context: Context, states: list[Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """What the last layer reads and gives, (B, T, d) each; all depths' states go into `states`."""
+        below = x = start
+        for depth, layer in enumerate(self.depths):
+            if states is not None:
+                states.append(x)
+            if self.decodes_masks and depth == len(self.depths) - 1:
+                below, x = x, self._decode_masks(x, stream, context)
+                break
+            if self.stream_scale is not None and self.embedding_scale is not None:
+                x = self.stream_scale[depth] * x + self.embedding_scale[depth] * start
+            below, x = x, self.layers[layer](x, context, depth)
+            if depth == 0 and self.convolution is not None:
+                x = self.convolution(start, x, stream.block)
+        if states is not None:
+            states.append(x)
+        return below, x
 
     def _place(self, x: Tensor, stream: Stream) -> Tensor:
         """Token vectors with positions, token types and norm."""

@@ -20,6 +20,7 @@ from unmask.model.presets import PRESETS, expanded, preset_config, preset_heads
 from unmask.model.shapes import shapes
 from unmask.model.spec import LANGUAGE_MODEL, active_parameters, parameters, parts
 from unmask.model.translate import first_fault, read_hf_config, read_settings
+from unmask.objectives.base import Objective
 
 ASSUMED_VOCABULARY = 32768
 """Of a preset that leaves it to a tokenizer."""
@@ -200,7 +201,7 @@ def _of_run(file: Path) -> _Model:
         if (heads := values.get("heads")) is not None:  # of an imported or converted model
             return _Model(config, TypeAdapter(tuple[Head, ...]).validate_python(heads))
         if "objective" in values:
-            return _Model(config, TypeAdapter(AnyObjective).validate_python(values["objective"]).heads())
+            return _Model(config, kept_heads(TypeAdapter(AnyObjective).validate_python(values["objective"])))
     except ValidationError as error:
         raise UserError(f"{file} names no objective or heads that are known: {first_fault(error)}") from error
     return _Model(config)
@@ -228,7 +229,12 @@ def _of_recipe(what: str) -> _Model:
     size, ceiling = _entries(recipe.tokenizer)
     update = {"vocab_size": recipe.model.vocab_size or size, "visibility": recipe.objective.visibility}
     ceiling = ceiling and not recipe.model.vocab_size
-    return _Model(recipe.model.model_copy(update=update), recipe.objective.heads(), ceiling)
+    return _Model(recipe.model.model_copy(update=update), kept_heads(recipe.objective), ceiling)
+
+
+def kept_heads(objective: Objective) -> tuple[Head, ...]:
+    """Those of the network that is kept: of a model trained beside a generator, its own."""
+    return tuple(head for head in objective.heads() if head.network == objective.kept)
 
 
 def _entries(config: TokenizerConfig) -> tuple[int, bool]:

@@ -23,6 +23,7 @@ from unmask.model.convert import Weights, to_visibility
 from unmask.model.interop import LEAST
 from unmask.model.transformer import Transformer
 from unmask.objectives.base import Objective
+from unmask.objectives.mixture import parts_of
 from unmask.recipe import OF_TRAINING, Recipe
 from unmask.tensors import named_once
 from unmask.tokens.grow import missing
@@ -143,7 +144,8 @@ def suffices(objective: Objective, tokenizer: Tokenizer, words: Vocabulary, plac
     asked = _Asked(words, [])
     marks, fault = np.ones(16, bool), ""
     try:
-        objective(Rows.of([np.resize(words.ordinary, 16)], word=marks, sentence=marks), asked)
+        for part in parts_of(objective).values():
+            part(Rows.of([np.resize(words.ordinary, 16)], word=marks, sentence=marks), asked)
     except UserError as error:
         fault = str(error)
     if asked.lacking:
@@ -210,7 +212,8 @@ def fill(network: Transformer, weights: Weights, title: str) -> Filled:
                 f"{title} holds {name} with {_sizes(there)}, and this model needs {_sizes(tensor)}: "
                 "they are different models"
             )
-    body = {name: t.numel() for name, t in own.items() if not name.startswith("heads.")}
+    mine = (name for name in own if not name.startswith("heads.") and not name.endswith(".delta"))  # E_Δ starts at 0
+    body = {name: own[name].numel() for name in mine}
     share = sum(body[name] for name in loaded if name in body) / sum(body.values())
     if share < LEAST:
         absent = next(name for name in body if name not in loaded)

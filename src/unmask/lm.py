@@ -22,9 +22,12 @@ from unmask.data.shards import Prepared
 from unmask.data.whole import whole
 from unmask.errors import UserError
 from unmask.evaluate import fill, generate, score
-from unmask.evaluate.base import device_of, evaluating, shape_of, tokenizer_of
-from unmask.evaluate.inputs import frame_size, framed, stream_of
+from unmask.evaluate.abilities import abilities, told
+from unmask.evaluate.base import device_of, evaluating, objective_of, says_tokens, shape_of, tokenizer_of
+from unmask.evaluate.bound import DRAWS, Draws
+from unmask.evaluate.inputs import around, frame_size, framed, stream_of
 from unmask.evaluate.permuted import permuted
+from unmask.evaluate.unmasking import Order
 from unmask.model.bundle import auto_classes, export_own, is_own, stock_family
 from unmask.model.card import Facts, one_line, write_card
 from unmask.model.heads import HeadModule, read
@@ -32,7 +35,6 @@ from unmask.model.interop import Report, export_hf
 from unmask.model.transformer import Transformer
 from unmask.model.translate import NOTES, read_notes
 from unmask.model.verify import check_export, check_ids
-from unmask.objectives import SpanCorruption
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective, Plan
 from unmask.tokens.special import ROLES, Vocabulary
@@ -76,11 +78,18 @@ class LM:
         return self.words or tokenizer_of(self).vocabulary
 
     def can(self, what: Literal["score", "fill", "generate"]) -> bool:
-        """Whether the model was trained for it: masked models fill, span corruption fills and generates."""
-        if self.objective is None or self.tokenizer is None:
+        """Whether the model can do it: by its objective (`evaluate.abilities`), and with this network's heads."""
+        if self.objective is None or self.tokenizer is None or not says_tokens(self):
             return False
-        fits = {"score": ("left_to_right", "pseudo", "infill"), "fill": ("pseudo", "infill")}
-        return self.objective.plan in fits.get(what, ("left_to_right", "infill"))
+        return not getattr(abilities(self.objective), what)
+
+    def told(self, mode: str | None) -> LM:
+        """This model, asked in one of the modes of its training (UL2: R, S or X); None = as it is."""
+        if mode is None:
+            return self
+        shape = shape_of(self)  # as trained, whatever the mode's own lengths
+        target = shape.stream if shape.source else self.target_context
+        return replace(self, objective=told(objective_of(self), mode), target_context=target)
 
     # ------------------------------------------------------------ asking
 
@@ -92,13 +101,15 @@ class LM:
         *,
         end: bool = False,
         only: Sequence[tuple[int, int]] | None = None,
+        draws: Draws = DRAWS,
+        mode: str | None = None,
     ) -> list[score.Score]:
-        """Log-probabilities of texts, each with the event it belongs to: see `evaluate.score`."""
-        return score.score(self, texts, context, plan, end=end, only=only)
+        """Log-probabilities of texts, each with the event it belongs to: see `evaluate.score`; mode: see `told`."""
+        return score.score(self.told(mode), texts, context, plan, end=end, only=only, draws=draws)
 
-    def fill(self, text: str, top_k: int = 5) -> fill.Filled:
-        """The likeliest answers for each [MASK]: see `evaluate.fill`."""
-        return fill.fill(self, text, top_k)
+    def fill(self, text: str, top_k: int = 5, *, mode: str | None = None) -> fill.Filled:
+        """The likeliest answers for each [MASK]: see `evaluate.fill`; mode: see `told`."""
+        return fill.fill(self.told(mode), text, top_k)
 
     def generate(
         self,
@@ -114,10 +125,15 @@ class LM:
         beams: int = 1,
         length_penalty: float = 1.0,
         early_stopping: bool | Literal["never"] = False,
+        steps: int = 0,
+        order: Order | None = None,
+        block: int = 0,
+        length: int | None = None,
+        mode: str | None = None,
     ) -> list[str]:
-        """Continuations of prompts: see `evaluate.generate`."""
+        """Continuations of prompts: see `evaluate.generate`; mode: see `told`."""
         return generate.generate(
-            self,
+            self.told(mode),
             prompts,
             max_tokens,
             temperature,
@@ -129,6 +145,10 @@ class LM:
             beams=beams,
             length_penalty=length_penalty,
             early_stopping=early_stopping,
+            steps=steps,
+            order=order,
+            block=block,
+            length=length,
         )
 
     # ------------------------------------------------------------ numbers
@@ -253,14 +273,14 @@ class LM:
     def _room(self) -> int:
         """How many tokens of text the first stack was trained to read at once."""
         shape = shape_of(self)
-        return (shape.source or shape.stream) - frame_size(self.config)
+        return (shape.source or shape.stream) - frame_size(self.config, self.objective)
 
     def _framed(self, texts: Sequence[np.ndarray]) -> Stream:
         """(B, T) the texts as the first stack read them in training, one a row."""
         most = self._room()
         if (longest := max(len(t) for t in texts)) > most:
             raise UserError(f"the text has {longest} tokens and the model room for {most}: shorten it")
-        examples = framed(Rows.of(texts), self.config, self.vocabulary)
+        examples = framed(Rows.of(texts), self.config, self.vocabulary, self.objective)
         return to_device(collate({"text": examples}, {"text": ()}), device_of(self.network)).stream
 
     def _states(self, stream: Stream, each: list[Tensor] | None = None) -> Tensor:
@@ -309,7 +329,7 @@ class LM:
         ids = self._ids()
         left_out = (export_own if stock_family(self.config) is None else export_hf)(self.network, written, ids)
         if self.tokenizer is not None:
-            self.tokenizer.save_hf(written, self._around(), max_length=self.context)
+            self.tokenizer.save_hf(written, around(self.objective, self.config), max_length=self.context)
         notes = {**read_notes(written), "visibility": self.config.visibility, **self.trained()}
         (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
         difference = check_export(self.network, written, self._samples())
@@ -322,7 +342,7 @@ class LM:
             return {}
         names = [self.tokenizer.token(i) for role in ROLES if (i := getattr(self.vocabulary, role)) is not None]
         texts = [*SAMPLES, *(f"a {name} b" for name in dict.fromkeys(names))]
-        before, after = ([] if r is None else [self.vocabulary.need(r)] for r in self._around())
+        before, after = ([] if r is None else [self.vocabulary.need(r)] for r in around(self.objective, self.config))
         return {t: [*before, *self.tokenizer.encode_with_specials(t).tolist(), *after] for t in texts}
 
     def _facts(self, written: Path, difference: float, left_out: Sequence[str]) -> Facts:
@@ -350,12 +370,6 @@ class LM:
         trained = {"objective": objective, "context": self.context, "target_context": self.target_context}
         other_end = self.tokenizer is not None and self.vocabulary.eos != self.tokenizer.vocabulary.eos
         return {**trained, "end": self.vocabulary.eos} if other_end else trained
-
-    def _around(self) -> tuple[str | None, str | None]:
-        """The roles of the control tokens around a text that the first stack reads."""
-        if self.config.num_source_layers:
-            return (None, "eos") if isinstance(self.objective, SpanCorruption) else (None, None)
-        return ("cls", "sep") if self.config.visibility == "bidirectional" else ("bos", None)
 
     def _ids(self) -> dict[str, int | None]:
         """Token ids for config.json by role."""

@@ -19,6 +19,7 @@ from unmask.model.interop import load_hf
 from unmask.model.llama2c import find_llama2c, load_llama2c
 from unmask.model.transformer import Transformer
 from unmask.model.translate import NOTES, first_fault, read_json, read_notes
+from unmask.networks import networks_of, summed
 from unmask.objectives import AnyObjective, Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective
@@ -51,11 +52,22 @@ class _Run(BaseModel):
     end: int | None = None
 
 
-def load(path: str | Path, which: Literal["last", "best"] | int = "last", device: str = "auto") -> LM:
-    """The model of a run directory (`which` checkpoint: last, best or a step) or of a Hugging Face directory."""
+def load(
+    path: str | Path,
+    which: Literal["last", "best"] | int = "last",
+    device: str = "auto",
+    *,
+    network: str | None = None,
+) -> LM:
+    """The model of a run directory (`which` checkpoint: last, best or a step) or of a Hugging Face directory.
+
+    network: of a run that trains several, such as ELECTRA's "generator"; None = the one that its objective keeps.
+    """
     place = Path(path)
     if (place / "recipe.yaml").is_file():
-        lm = _load_run(place, which)
+        lm = _load_run(place, which, network)
+    elif network is not None:
+        raise UserError(f"{place} is no run, so it has no networks to choose from: drop network={network}")
     elif (place / "config.json").is_file():
         lm = _load_hf(place)
     elif place.is_dir():
@@ -71,7 +83,7 @@ def load(path: str | Path, which: Literal["last", "best"] | int = "last", device
     return lm
 
 
-def _load_run(place: Path, which: Literal["last", "best"] | int) -> LM:
+def _load_run(place: Path, which: Literal["last", "best"] | int, name: str | None = None) -> LM:
     file = place / "recipe.yaml"
     try:
         run = _Run.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
@@ -79,8 +91,18 @@ def _load_run(place: Path, which: Literal["last", "best"] | int) -> LM:
         fault = first_fault(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
         raise UserError(f"{file} does not describe a run's model, objective and context: {fault}") from error
     found = _checkpoint(place, which)
-    network = Transformer(run.model, run.objective.heads() if run.heads is None else run.heads)
-    checkpoint.load_model(nn.ModuleDict({"model": network}), found)
+    if run.heads is None:
+        networks, name = networks_of(run.objective, run.model), name or run.objective.kept
+    else:  # one model, from elsewhere
+        networks, name = nn.ModuleDict({"model": Transformer(run.model, run.heads)}), name or "model"
+    if name not in networks:
+        raise UserError(
+            f"{place} has no network '{name}' (it has {', '.join(networks)}){nearest(name, list(networks))}"
+        )
+    checkpoint.load_model(networks, found)
+    network = networks[name]
+    assert isinstance(network, Transformer)
+    network = summed(network)
     tokenizer = _tokenizer(place)
     words = words_of(tokenizer, run.start, run.end)
     return LM(network, run.context, tokenizer, run.objective, run.target_context, words, place)

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.batch import Batch, TermKey
+from unmask.electra import replaced, replaced_norms
 from unmask.errors import UserError
-from unmask.loss import Program, Term, _router_terms, forward_heads, head_sum
+from unmask.loss import Program, Term, _router_terms, announced, forward_heads, head_sum
 from unmask.model.heads import read
 from unmask.objectives.base import Objective
 from unmask.objectives.contrastive import PASSAGE, QUERY, Contrastive
@@ -28,6 +29,15 @@ def program_of(objective: Objective) -> Program:
             f"objective {objective.type} asks for program '{objective.program}' (known: {', '.join(PROGRAMS)})"
         )
     return make(objective)
+
+
+Norms = Callable[[Mapping[str, Any], Batch], dict[TermKey, float]]
+"""(networks, batch) → the norm of every term that is a sum, before any forward pass."""
+
+
+def norms_of(objective: Objective) -> Norms:
+    """`loss.announced`, or a program's own, which knows its further terms."""
+    return NORMS.get(objective.program, announced)
 
 
 # ---------------------------------------------------------------- contrastive pairs
@@ -88,5 +98,8 @@ def in_batch(query: Tensor, passage: Tensor, real: Tensor, objective: Contrastiv
 PROGRAMS: dict[str, Callable[[Objective], Program]] = {
     "heads": lambda objective: forward_heads,
     "contrastive": contrastive,
+    "replaced": replaced,
 }
 """Name → what makes the program of an objective."""
+NORMS: dict[str, Norms] = {"replaced": replaced_norms}
+"""Name → norms of a program with more sums than its heads'."""

@@ -30,6 +30,8 @@ class EvaluationConfig(Strict):
     """Updates between evaluations; 0 = only at the end."""
     pieces: int = Field(512, ge=1)
     """How many held-out pieces of text are read (all, if there are fewer)."""
+    gradients_every: int = Field(0, ge=0)
+    """Updates between looks at the cosine of the gradients of a mixture's parts; 0 = none."""
 
 
 class TextConfig(Strict):

@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from unmask import initial
-from unmask.batch import Batch
+from unmask.batch import Batch, Head
 from unmask.config import ModelConfig, SourceConfig, TokenizerConfig
 from unmask.data.cache import cache_folder
 from unmask.data.loader import Loader
@@ -28,6 +28,7 @@ from unmask.directory import (
     stored_recipe,
     write_down,
 )
+from unmask.electra import warning
 from unmask.errors import UserError
 from unmask.evaluate import suites
 from unmask.evaluate.heldout import HeldOut, held_out
@@ -35,20 +36,18 @@ from unmask.evaluate.items import Options
 from unmask.evaluate.watch import Watch, silent
 from unmask.lm import LM
 from unmask.loading import load, words_of
-from unmask.loss import announced
 from unmask.model.bundle import stock_family
-from unmask.model.cost import flops
+from unmask.model.cost import flops, head_flops
 from unmask.model.families import FAMILIES
-from unmask.model.spec import parameters
-from unmask.model.transformer import Transformer
-from unmask.objectives.base import Plan, Shape
-from unmask.programs import program_of
+from unmask.networks import networks_of, sizes
+from unmask.objectives.base import Objective, Plan, Shape
+from unmask.programs import norms_of, program_of
 from unmask.recipe import Recipe, load_recipe
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_device, tune_process
-from unmask.train.hooks import Evaluation, Progress
+from unmask.train.hooks import Evaluation, Gradients, Progress
 from unmask.train.trainer import Counters, Settings, Trainer
 
 __all__ = [
@@ -117,15 +116,19 @@ def pretrain(
         initial.again(trainer.networks, out)
     if before is None:
         write_down(recipe, text, out)
-    size = parameters(recipe.model, recipe.objective.heads())
-    say(f"{out}: {recipe.objective.type}, {size:,} parameters, {len(text.train.tokens):,} training tokens")
+    each = sizes(trainer.networks)
+    size = each[recipe.objective.kept]
+    trained = " and ".join(f"{n:,} ({name})" for name, n in each.items()) if len(each) > 1 else f"{size:,}"
+    say(f"{out}: {recipe.objective.type}, {trained} parameters, {len(text.train.tokens):,} training tokens")
     if len(text.train.sources) > 1:
         say(loader.mixture([s.name for s in text.train.sources], recipe.budget.steps))
     counters = trainer.run(resume=before is not None)
     held = evaluate(trainer.networks)
     result = Run(out, counters, held, size)
-    write_json(out / "result.json", {"format": FORMAT, "parameters": size, **vars(counters), **held.summary()})
-    if held.loss > held.unigram_floor - AT_FLOOR:
+    networks = {"networks": each} if len(each) > 1 else {}
+    measured = {**vars(counters), **held.summary()}
+    write_json(out / "result.json", {"format": FORMAT, "parameters": size, **networks, **measured})
+    if held.unigram_floor is not None and held.loss > held.unigram_floor - AT_FLOOR:
         say(
             f"the held-out loss {held.loss:.3f} is not below the unigram floor {held.unigram_floor:.3f}: the model "
             "knows word frequencies at best, and no context yet; train longer, or lower the learning rates"
@@ -169,7 +172,7 @@ def build(
 ) -> tuple[Trainer, Callable[[nn.ModuleDict], HeldOut]]:
     """The trainer of a resolved recipe, and the function that measures its networks on held-out text."""
     objective, train = recipe.objective, recipe.train
-    networks = nn.ModuleDict({"model": Transformer(recipe.model, objective.heads(), recipe.seed)})
+    networks = networks_of(objective, recipe.model, recipe.seed)
     settings = Settings(
         train,
         recipe.budget,
@@ -179,18 +182,18 @@ def build(
         choose_device(recipe.device),
         recipe.compile,
     )
-    evaluate = evaluator(recipe, text, loader.shape)
-    program = program_of(objective)
+    evaluate = evaluator(recipe, text, loader.shape, None if progress is None else progress.say)
     trainer = Trainer(
         networks,
-        program,
+        program_of(objective),
         loader,
-        lambda batch: batch_flops(recipe.model, batch),
+        lambda batch: batch_flops(recipe.model, batch, objective),
         settings,
         out,
         Evaluation(recipe.evaluation.every, lambda n: evaluate(n).figures()) if recipe.evaluation.every else None,
         progress,
-        announced,
+        norms_of(objective),
+        Gradients(recipe.evaluation.gradients_every) if recipe.evaluation.gradients_every else None,
     )
     return trainer, evaluate
 
@@ -222,8 +225,13 @@ def _vocabulary(recipe: Recipe, text: Prepared) -> Vocabulary:
     return words_of(text.tokenizer, recipe.start, recipe.end) or text.tokenizer.vocabulary
 
 
-def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.ModuleDict], HeldOut]:
-    """Held-out loss of networks, at noise that is the same in every run: its seed is 0, whatever the recipe's."""
+def evaluator(
+    recipe: Recipe, text: Prepared, shape: Shape, say: Callable[[str], None] | None = None
+) -> Callable[[nn.ModuleDict], HeldOut]:
+    """Held-out loss of networks, at noise that is the same in every run: its seed is 0, whatever the recipe's.
+
+    `say` is told of figures that show a model which learns nothing.
+    """
     vocabulary = _vocabulary(recipe, text)
     loader = Loader(
         text.valid,
@@ -238,13 +246,34 @@ def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.Modu
         words=_words(recipe, text),
     )
     counts, limit = np.asarray(text.train.counts), recipe.evaluation.pieces
-    return lambda networks: held_out(dict(networks.items()), loader, vocabulary, counts, limit)
+    program = program_of(recipe.objective)
+
+    def measure(networks: nn.ModuleDict) -> HeldOut:
+        found = held_out(dict(networks.items()), loader, vocabulary, counts, limit, program)
+        if say is not None and (told := warning(found.terms)) is not None:
+            say(told)
+        return found
+
+    return measure
 
 
-def batch_flops(config: ModelConfig, batch: Batch) -> float:
-    """Training FLOPs of a batch by formula, at its real tokens and targets and its rows' length."""
+def batch_flops(config: ModelConfig, batch: Batch, objective: Objective | None = None) -> float:
+    """Training FLOPs of a batch by formula, at its real tokens and targets and its rows' length.
+
+    With an objective it counts each of its networks; samples that a program draws cost one more pass of their head.
+    """
+    configs = {"model": config} if objective is None else objective.networks(config)
+    total = 0.0
+    for name, own in configs.items():
+        asked = {key: head for key, head in batch.heads.items() if head.network == name}
+        targets = [(head, int((batch.targets[key].weight != 0).sum())) for key, head in asked.items()]
+        drawn = [n for n, key in zip(targets, asked, strict=True) if batch.targets[key].draw is not None]
+        total += _flops(own, batch, targets) + sum(n * head_flops(own, head) for head, n in drawn)
+    return total
+
+
+def _flops(config: ModelConfig, batch: Batch, targets: list[tuple[Head, int]]) -> float:
     source = batch.source
-    targets = [(batch.heads[key], int((t.weight != 0).sum())) for key, t in batch.targets.items()]
     return flops(
         config,
         stream_tokens=int((batch.stream.block != 0).sum()),

@@ -18,8 +18,9 @@ from unmask.cli import app
 from unmask.data.collate import collate
 from unmask.errors import UserError
 from unmask.evaluate.beam import Beams, Search, likeliest
-from unmask.evaluate.generate import Generation, generate, generations, n_best
+from unmask.evaluate.generate import generate, generations, n_best
 from unmask.evaluate.plans import layout_of
+from unmask.evaluate.sampling import Generation
 from unmask.lm import LM
 from unmask.model.interop import load_hf
 from unmask.objectives import Causal, PrefixLM, SpanCorruption

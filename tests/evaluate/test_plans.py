@@ -48,16 +48,16 @@ def test_contexts_are_not_scored_under_any_plan(name: str, plan: Plan) -> None:
 
 def test_which_plans_fit() -> None:
     assert plans_of(Causal()) == plans_of(PrefixLM()) == ("left_to_right",)
-    assert plans_of(Masked()) == ("pseudo", "pseudo_words")
+    assert plans_of(Masked()) == ("pseudo", "pseudo_words", "bound")
     assert plans_of(SpanCorruption()) == ("infill", "decoder")
     for name, objective in OBJECTIVES.items():
         assert plans_of(objective)[0] == objective.plan
-        for plan in ("left_to_right", "pseudo", "pseudo_words", "infill", "decoder"):
+        for plan in ("left_to_right", "pseudo", "pseudo_words", "bound", "infill", "decoder"):
             if plan not in plans_of(objective):
                 with pytest.raises(UserError, match=f"plan {plan} does not fit a model of .*: its plan") as said:
                     model_of(name).score("a", plan=plan)
                 assert all(p in str(said.value) for p in plans_of(objective))
-    with pytest.raises(UserError, match=r"its plans are pseudo, pseudo_words; did you mean 'pseudo_words'\?$"):
+    with pytest.raises(UserError, match=r"its plans are pseudo, pseudo_words, bound; did you mean 'pseudo_words'\?$"):
         model_of("masked").score("a", plan="pseudo_word")  # type: ignore[arg-type]
 
 

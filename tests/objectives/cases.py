@@ -1,13 +1,14 @@
-"""Objectives and texts that the suite runs over, and readers of what an objective yields."""
+"""The plainest objectives, texts for all, and readers of what an objective yields; `suite` holds every objective."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from unmask import keyed
-from unmask.batch import Examples, Rows, Stream, visible
+from unmask.batch import Examples, Rows, Stream, Targets, visible
 from unmask.objectives import Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import Objective
 from unmask.objectives.layout import Layout
@@ -17,7 +18,11 @@ VOCABULARY = Toy(size=600, sentinels=np.arange(90, 600, dtype=np.int32))
 """The toy vocabulary (ids 0–4 special, 5–89 words) with 510 sentinels."""
 BOS, EOS, MASK = 2, 3, 4
 
+LENGTHS = [7, 1, 33, 0, 2, 64, 3, 12, 5, 40, 1, 90]
+
 KINDS = ("encdec", "prefix", "causal")
+FIELDS = ("tokens", "positions", "block", "reveal", "horizon")
+"""What every stream has."""
 
 OBJECTIVES: dict[str, Objective] = {
     "causal": Causal(),
@@ -51,10 +56,25 @@ def texts(lengths: list[int], seed: int = 0, ends: bool | None = None) -> Rows:
 
 
 def take(rows: Rows, which: np.ndarray) -> Rows:
-    """Some of the texts, in the given order."""
-    parts = np.split(rows.tokens, rows.start[1:-1])
-    more = {k: getattr(rows, k)[which] for k in ("index", "ends")}
-    return Rows.of([parts[i] for i in which], rows.key[which], **more)
+    """Some of the texts, in the given order, with their marks and partners."""
+    token = np.concatenate([np.arange(rows.start[i], rows.start[i + 1]) for i in which] or [np.zeros(0, np.int64)])
+    flags = {k: getattr(rows, k) for k in ("fixed", "word", "sentence")}
+    out = Rows.of(
+        [rows.tokens[rows.start[i] : rows.start[i + 1]] for i in which],
+        rows.key[which],
+        **{k: getattr(rows, k)[which] for k in ("index", "ends")},
+        **{k: v[token] for k, v in flags.items() if v is not None},
+        progress=rows.progress,
+        partner=None if rows.partner is None else take(rows.partner, which),
+    )
+    return out if rows.spans is None else replace(out, spans=_spans_of(rows, rows.spans, which, out.start))
+
+
+def _spans_of(rows: Rows, spans: np.ndarray, which: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """The annotated spans of some of the texts, where these now stand."""
+    owner = np.searchsorted(rows.start, spans[:, 0], "right") - 1
+    moved = [spans[owner == i] - rows.start[i] + start[new] for new, i in enumerate(which)]
+    return np.concatenate([*moved, np.zeros((0, 2), np.int64)])
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,8 @@ class Example:
     index: list[int]
     value: list[int]
     weight: list[float]
+    others: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
+    """What every head answers beside that: (index, value, weight, offset inside a span, draw), and its norm."""
 
 
 def examples(e: Examples) -> list[Example]:
@@ -82,6 +104,7 @@ def examples(e: Examples) -> list[Example]:
                 (t.index[mine] - start[r]).tolist(),
                 t.value[mine].tolist(),
                 t.weight[mine].tolist(),
+                {k: _answers(other, start, r) for k, other in e.targets.items() if k != "lm" or _more(other)},
             )
         )
     return out
@@ -89,7 +112,20 @@ def examples(e: Examples) -> list[Example]:
 
 def _cut(stream: Stream, r: int) -> dict[str, list[int]]:
     part = slice(stream.start[r], stream.start[r + 1])
-    return {k: getattr(stream, k)[part].tolist() for k in ("tokens", "positions", "block", "reveal", "horizon")}
+    more = [k for k in ("token_type", "positions2") if getattr(stream, k) is not None]
+    return {k: getattr(stream, k)[part].tolist() for k in (*FIELDS, *more)}
+
+
+def _more(t: Targets) -> bool:
+    return any(x is not None for x in (t.norm, t.extra, t.draw))
+
+
+def _answers(t: Targets, start: np.ndarray, r: int) -> list[tuple[Any, ...]]:
+    first = t.index if t.index.ndim == 1 else t.index[:, 0]
+    mine = (first >= start[r]) & (first < start[r + 1])
+    given = (t.index - start[r], t.value, t.weight, t.extra, t.draw)
+    told = zip(*(x[mine].tolist() for x in given if x is not None), strict=True)
+    return [*told, *([] if t.norm is None else [("norm", int(t.norm[r]))])]
 
 
 def pair(e: Example) -> tuple[list[int], list[int]]:
@@ -115,9 +151,8 @@ def restored(objective: Objective, e: Example, ends: bool) -> tuple[list[int], l
         return tokens[1:-1], [i in set(e.index) for i in range(1, len(tokens) - 1)]
     if isinstance(objective, SpanCorruption):
         return joined(*pair(e), objective.final_sentinel)
-    source, target = ([], e.value) if isinstance(objective, Causal) else pair(e)
-    if ends:
-        assert target.pop() == EOS
+    source, target = ([], e.value.copy()) if isinstance(objective, Causal) else pair(e)
+    assert not ends or target.pop() == EOS
     return source + target, [False] * len(source) + [True] * len(target)
 
 
@@ -157,3 +192,13 @@ def changed(rows: Rows, at: int) -> Rows:
     tokens = rows.tokens.copy()
     tokens[at] = 5 + (tokens[at] - 4) % 85
     return replace(rows, tokens=tokens)
+
+
+def within(hits: int, draws: int, rate: float) -> bool:
+    """A count of hits that lies inside the binomial interval of 1 in 10,000."""
+    return abs(hits - draws * rate) <= 3.9 * np.sqrt(draws * rate * (1 - rate)) + 1e-9
+
+
+def starts_of(noise: np.ndarray) -> np.ndarray:
+    """(R, n) bool: where a span of noise begins."""
+    return noise & ~np.pad(noise, ((0, 0), (1, 0)))[:, :-1]

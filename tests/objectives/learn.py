@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -15,8 +17,11 @@ from unmask.objectives.base import Objective, outline
 from .cases import VOCABULARY
 
 
-def learnt(objective: Objective, rows: Rows, steps: int = 300) -> tuple[float, float]:
-    """The last loss, and half the entropy of the targets under their own frequencies, which it is to pass below."""
+def learnt(objective: Objective, rows: Rows, steps: int = 300, **more: Any) -> tuple[float, float]:
+    """The last loss, and half of its floor, which it is to pass below; `more` settings of the model.
+
+    The floor is the entropy of the targets under their own frequencies: what a model that ignores its input reaches.
+    """
     shape = objective.shape(40 if objective.shape(8).source else 64)
     batch = collate(
         {"x": objective(rows, VOCABULARY)},
@@ -34,6 +39,7 @@ def learnt(objective: Objective, rows: Rows, steps: int = 300) -> tuple[float, f
         num_source_layers=2 if batch.source is not None else 0,
         num_heads=4,
         max_position=128,
+        **more,
     )
     model = Transformer(config, objective.heads(), seed=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.98))

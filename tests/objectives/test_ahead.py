@@ -69,7 +69,7 @@ def test_head_k_says_the_token_k_places_on_and_none_beyond_the_text(kind: str) -
             want += [(begin + i, whole[i + k]) for i in range(len(whole) - k)]
         assert list(zip(t.index.tolist(), t.value.tolist(), strict=True)) == want
     causal = Causal()(rows, VOCABULARY)
-    assert examples(e) == examples(causal)
+    assert [replace(x, others={}) for x in examples(e)] == examples(causal)
     assert (e.stream.tokens == causal.stream.tokens).all()
 
 

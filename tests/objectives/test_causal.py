@@ -18,9 +18,8 @@ from unmask.objectives import Causal, CausallyMasked, FillInTheMiddle
 from unmask.objectives.base import Outline, Shape, outline
 from unmask.objectives.show import Toy, toy
 
-from .cases import BOS, EOS, VOCABULARY, Example, examples, take, texts
+from .cases import BOS, EOS, VOCABULARY, Example, examples, take, texts, within
 from .cases_causal import SENTINELS, in_order, put_back, said
-from .test_suite import within
 
 PRE, SUF, MID, END = SENTINELS[:4]
 LENGTHS = [7, 1, 33, 0, 2, 64, 3, 12, 5, 40, 1, 90]

@@ -14,8 +14,7 @@ from unmask.objectives.dials import Dials
 from unmask.objectives.layout import Layout
 from unmask.objectives.show import toy
 
-from .cases import EOS, MASK, VOCABULARY, examples, reachable, texts
-from .test_suite import LENGTHS, within
+from .cases import EOS, LENGTHS, MASK, VOCABULARY, examples, reachable, texts, within
 
 MASKS = {"mask_share": 1.0, "random_share": 0.0}
 

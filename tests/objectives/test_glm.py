@@ -21,9 +21,8 @@ from unmask.objectives.base import Outline, Shape, outline
 from unmask.objectives.glm import GLM, blanks
 from unmask.objectives.show import toy
 
-from .cases import MASK, VOCABULARY, examples, texts
+from .cases import MASK, VOCABULARY, examples, starts_of, texts, within
 from .cases_order import restored
-from .test_suite import starts_of, within
 
 
 def noise_of(objective: GLM, n: int, count: int, **more: Any) -> np.ndarray:

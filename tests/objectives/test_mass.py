@@ -17,9 +17,8 @@ from unmask.objectives import Causal, Mass
 from unmask.objectives.base import Shape, outline
 from unmask.objectives.layout import Layout
 
-from .cases import BOS, EOS, KINDS, MASK, VOCABULARY, changed, examples, reachable, take, texts
+from .cases import BOS, EOS, KINDS, MASK, VOCABULARY, changed, examples, reachable, take, texts, within
 from .cases_causal import restored
-from .test_suite import within
 
 LENGTHS = [7, 1, 33, 0, 2, 64, 3, 12, 5, 40, 1, 90]
 

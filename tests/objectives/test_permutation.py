@@ -27,8 +27,7 @@ from unmask.objectives.chunks import choose_groups
 from unmask.objectives.permutation import Permutation, ordered
 from unmask.objectives.show import toy
 
-from .cases import texts
-from .test_suite import within
+from .cases import texts, within
 
 XLNET: dict[str, Any] = {"positions": "xlnet", "norm_position": "post", "final_norm": False, "embedding_norm": True}
 POSITIONS: dict[str, dict[str, Any]] = {

@@ -18,9 +18,8 @@ from unmask.objectives.base import Shape, outline
 from unmask.objectives.show import toy
 from unmask.objectives.unilm import KINDS, UniLM
 
-from .cases import EOS, MASK, VOCABULARY, examples, texts
+from .cases import EOS, MASK, VOCABULARY, examples, starts_of, texts, within
 from .cases_order import kind_of, restored
-from .test_suite import starts_of, within
 
 
 def of_kind(kind: int, **settings: object) -> UniLM:

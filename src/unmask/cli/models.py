@@ -18,12 +18,19 @@ Overrides = Annotated[
 PlanName = Annotated[
     str | None,
     typer.Option(
-        help="How texts are scored: left_to_right, pseudo, pseudo_words, infill or decoder.",
+        help="How texts are scored: left_to_right, pseudo, pseudo_words, bound, infill or decoder.",
         show_default="the model's own",
     ),
 ]
 PIECES = 2048
 """Of bpb, without --limit."""
+ModeName = Annotated[
+    str | None,
+    typer.Option(
+        help="Of models trained with mode tokens: R (short spans), S (the end of a text) or X (much).",
+        show_default="R for gaps, S for texts",
+    ),
+]
 RunOrDir = Annotated[
     str, typer.Argument(help="A run directory, or a Hugging Face model directory.", show_default=False)
 ]
@@ -93,9 +100,13 @@ def _print_run(run: Any, as_json: bool) -> None:
     held = run.held_out
     if as_json:
         return emit({"out": run.out, "parameters": run.parameters, **vars(run.counters), **held.summary()})
+    said = f"{held.loss:.3f}"
+    if held.unigram_floor is not None:
+        said += f" nats per content target (unigram floor {held.unigram_floor:.3f})"
+    more = "".join(f", {name} {value:.3f}" for name, value in held.terms.items())
     print(
         f"{run.out}: {run.counters.step} updates, {run.counters.tokens:,} tokens, {run.counters.seconds:.0f} s; "
-        f"held-out loss {held.loss:.3f} nats per content target (unigram floor {held.unigram_floor:.3f})"
+        f"held-out loss {said}{more}"
     )
 
 
@@ -150,6 +161,18 @@ def generate(
         float, typer.Option(help="Beams: texts are compared by log-probability / length ** this.")
     ] = 1.0,
     best: Annotated[int, typer.Option(help="Beams: so many texts for each prompt, best first, with scores.")] = 1,
+    steps: Annotated[
+        int, typer.Option(help="Masked models: steps of unmasking.", show_default="one a token; mask_predict: 10")
+    ] = 0,
+    order: Annotated[
+        str | None,
+        typer.Option(help="Masked models: unmask by confidence, random or mask_predict.", show_default="confidence"),
+    ] = None,
+    block: Annotated[int, typer.Option(help="Masked models: tokens unmasked together; 0 = all.")] = 0,
+    length: Annotated[
+        int | None, typer.Option(help="Masked models: tokens to write.", show_default="max-tokens")
+    ] = None,
+    mode: ModeName = None,
     as_json: Json = False,
 ) -> None:
     """Continue texts: unmask generate runs/a "The first" --beams 4 --length-penalty 0.8"""
@@ -157,8 +180,11 @@ def generate(
     from unmask.evaluate.generate import n_best, rule_of
     from unmask.loading import load
 
-    rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty)
-    prompts, lm = list(prompt or [""]), load(run)
+    by: Any = order or "confidence"
+    unmasking = None if (steps, order, block, length) == (0, None, 0, None) else (by, steps, block)
+    rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty, unmasking=unmasking)
+    max_tokens = max_tokens if length is None else length
+    prompts, lm = list(prompt or [""]), load(run).told(mode)
     found = n_best(lm, prompts, rule, best, max_tokens, stop or [], min_tokens=min_tokens)
     written = [g for texts in found for g in texts]
     for given, texts in zip(prompts, found, strict=True):
@@ -181,6 +207,7 @@ def fill(
     run: RunOrDir,
     text: Annotated[list[str], typer.Argument(help='Texts with [MASK], such as "the [MASK] sat".', show_default=False)],
     top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
+    mode: ModeName = None,
     as_json: Json = False,
 ) -> None:
     """Fill the [MASK]s of texts."""
@@ -188,7 +215,7 @@ def fill(
 
     lm = load(run)
     for one in text:
-        filled = lm.fill(one, top_k=top_k)
+        filled = lm.fill(one, top_k=top_k, mode=mode)
         if as_json:
             emit(filled)
             continue
@@ -204,18 +231,21 @@ def score(
     context: Annotated[str | None, typer.Option(help="Text that stands before each of them.")] = None,
     plan: PlanName = None,
     end: Annotated[bool, typer.Option("--end", help="Score the end of the document, too.")] = False,
+    mode: ModeName = None,
     as_json: Json = False,
 ) -> None:
     """Log-probability of texts, with the event it belongs to."""
     from unmask.loading import load
 
     plan_name: Any = plan
-    for one, s in zip(text, load(run).score(text, context=context, plan=plan_name, end=end), strict=True):
+    found = load(run).score(text, context=context, plan=plan_name, end=end, mode=mode)
+    for one, s in zip(text, found, strict=True):
         if as_json:
             shown = {**dataclasses.asdict(s), "perplexity": s.perplexity, "word_perplexity": s.word_perplexity}
             emit({"text": one, **shown})
         else:
-            print(f"{s.logprob:10.3f} nats  {s.tokens:4d} tokens {s.words:4d} words  {one}\n            {s.event}")
+            off = "" if s.error is None else f" ± {s.error:.3f}"
+            print(f"{s.logprob:10.3f}{off} nats  {s.tokens:4d} tokens {s.words:4d} words  {one}\n            {s.event}")
 
 
 @app.command()

@@ -13,13 +13,16 @@ from typing import Protocol
 
 import numpy as np
 
-from unmask.batch import Batch, Rows
+from unmask.batch import Batch, Examples, Rows, full
 from unmask.config import CorpusConfig
 from unmask.data.collate import Placement, at_least, collate, pack
 from unmask.data.marks import Kept, Marks, Rule
 from unmask.data.sampling import InTurn, Mixture, Order, Partners, Pieces, Sampler, counts_in_block, read_rows, shares
 from unmask.errors import UserError
-from unmask.objectives.base import Objective, Outline, Shape, Vocabulary
+from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary
+from unmask.objectives.dealing import sizes_of
+from unmask.objectives.mixture import Mixture as Objectives
+from unmask.objectives.mixture import Part, parts_of
 
 _WINDOW = 256
 
@@ -36,10 +39,24 @@ class Text(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """Samples that are packed together, and where they went."""
+    """Samples that are packed together, the number of each one's part, and where they went."""
 
     index: np.ndarray
+    part: np.ndarray
     place: Placement
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What the texts of one part are read with; an objective that is no mixture is its only part.
+
+    order: all lanes have one order of texts, and keys that recur as the part's own noise does.
+    """
+
+    part: Part
+    order: Sampler
+    marks: Marks
+    partners: Partners | None
 
 
 class Loader:
@@ -74,18 +91,24 @@ class Loader:
             raise UserError(
                 f"context={shape.source or shape.stream} leaves no room for text under {objective.type}: raise it"
             )
+        self.parts = parts_of(objective)
+        for part in self.parts.values():
+            if part.mode is not None:
+                vocabulary.need(part.mode)
         self.marks = Marks(objective.needs, kept, words)
         self.pieces = self._pieces(room, sources)
         if not len(self.pieces):
             raise UserError("the text holds no tokens: give a corpus with at least one non-empty document")
         self.sizes = tuple(self.pieces.of_sources(sources).tolist())
         self.mix = mix
-        self.order = self._order(seed, shuffle, mix)
+        self.order = self._order(seed, shuffle, objective.recurs)
         self.partners = Partners(self.pieces) if "partner" in objective.needs else None
+        self.lanes = [self._lane(part, seed, shuffle, kept, words) for part in self.parts.values()]
         self.separator = vocabulary.need("sep") if self.pieces.joined is not None else None
         self.micro = micro
         self.per_step = max(1, round(rows / self._rows_a_sample()))
-        self.steps = max(1, _WINDOW // self.per_step)
+        moves = isinstance(objective, Objectives) and objective.moves  # such shares hold from update to update
+        self.steps = 1 if moves else max(1, _WINDOW // self.per_step)
         self.window = lru_cache(maxsize=4)(self._window)
 
     def _pieces(self, room: int, sources: Sequence[int]) -> Pieces:
@@ -98,12 +121,21 @@ class Loader:
             return Pieces.across(documents, room, sentences, sources)
         return Pieces.whole(documents, room, sentences, most=2 if kind == "pairs" else 0)
 
-    def _order(self, seed: int, shuffle: bool, mix: CorpusConfig | None) -> Sampler:
+    def _order(self, seed: int, shuffle: bool, recurs: int) -> Sampler:
         if len(self.sizes) > 1 and not shuffle:
-            return InTurn(self.sizes, seed, self.objective.recurs)
-        if len(self.sizes) == 1 or mix is None or mix.mix == "proportional":
-            return Order(len(self.pieces), seed, shuffle, self.objective.recurs)
-        return Mixture(self.sizes, counts_in_block(shares(mix, self.sizes)), seed, self.objective.recurs)
+            return InTurn(self.sizes, seed, recurs)
+        if len(self.sizes) == 1 or self.mix is None or self.mix.mix == "proportional":
+            return Order(len(self.pieces), seed, shuffle, recurs)
+        return Mixture(self.sizes, counts_in_block(shares(self.mix, self.sizes)), seed, recurs)
+
+    def _lane(self, part: Part, seed: int, shuffle: bool, kept: Kept | None, words: Rule | None) -> Lane:
+        needs = part.objective.needs
+        return Lane(
+            part,
+            self._order(seed, shuffle, part.objective.recurs),
+            Marks(needs, kept, words),
+            self.partners if "partner" in needs else None,
+        )
 
     def mixture(self, names: Sequence[str], steps: int | None = None) -> str:
         """What each source gets: its share of the samples, and in so many updates how often its text is seen."""
@@ -118,28 +150,49 @@ class Loader:
         note = f" (weights are not read: corpus.mix={mix.mix})" if mix is not None and unread else ""
         return f"mixture: {'; '.join(each)}{note}"
 
-    def _outline(self, index: np.ndarray, progress: float = 0.0) -> Outline:
-        piece, key = self.order.piece(index), self.order.keys(index)
-        own = self._outlined(piece, key, index, progress)
-        if self.partners is None:
-            return own
-        return replace(own, partner=self._outlined(*self.partners(piece, key), index, progress))
+    def _deal(self, index: np.ndarray, progress: float | None) -> np.ndarray:
+        """(S,) the number of each sample's part; progress None: at the mean shares of the run."""
+        if isinstance(self.objective, Objectives):
+            return self.objective.deal(index, progress)
+        return np.zeros(len(index), np.int64)
 
-    def _outlined(self, piece: np.ndarray, key: np.ndarray, index: np.ndarray, progress: float) -> Outline:
-        pieces = self.pieces
-        return Outline(
-            pieces.length[piece], key, index, pieces.ends[piece], progress, self.marks.sentences(pieces, piece)
+    def _sizes(self, index: np.ndarray, part: np.ndarray, progress: float = 0.0) -> Sizes:
+        return sizes_of(
+            list(self.parts.values()), part, lambda k, mine: self._outline(index[mine], progress, self.lanes[k])
         )
 
-    def _read(self, piece: np.ndarray, key: np.ndarray, index: np.ndarray, progress: float) -> Rows:
-        """The texts of pieces, with what the objective needs to know of their inside."""
+    def _outline(self, index: np.ndarray, progress: float = 0.0, lane: Lane | None = None) -> Outline:
+        lane = lane or self.lanes[0]
+        piece, key = lane.order.piece(index), lane.order.keys(index)
+        own = self._outlined(piece, key, index, progress, lane)
+        if lane.partners is None:
+            return own
+        return replace(own, partner=self._outlined(*lane.partners(piece, key), index, progress, lane))
+
+    def _outlined(self, piece: np.ndarray, key: np.ndarray, index: np.ndarray, progress: float, lane: Lane) -> Outline:
+        pieces = self.pieces
+        return Outline(
+            pieces.length[piece], key, index, pieces.ends[piece], progress, lane.marks.sentences(pieces, piece)
+        )
+
+    def _read(
+        self, piece: np.ndarray, key: np.ndarray, index: np.ndarray, progress: float, lane: Lane | None = None
+    ) -> Rows:
+        """The texts of pieces, with what the part needs to know of their inside."""
         text = read_rows(self.text.tokens, self.pieces, piece, key, index, progress, self.separator)
-        return self.marks.fill(text, self.pieces, piece)
+        return (lane or self.lanes[0]).marks.fill(text, self.pieces, piece)
+
+    def _examples(self, index: np.ndarray, progress: float, lane: Lane) -> Examples:
+        piece, key = lane.order.piece(index), lane.order.keys(index)
+        texts = self._read(piece, key, index, progress, lane)
+        if lane.partners is not None:
+            texts = replace(texts, partner=self._read(*lane.partners(piece, key), index, progress, lane))
+        return lane.part(texts, self.vocabulary)
 
     def _rows_a_sample(self) -> float:
         """Rows that a sample fills on average: measured by packing four windows, over as many epochs."""
         windows = np.arange(4 * _WINDOW).reshape(4, _WINDOW)
-        packed = [pack(self.objective.sizes(self._outline(index)), self.shape).rows for index in windows]
+        packed = [pack(self._sizes(index, self._deal(index, None)), self.shape).rows for index in windows]
         return sum(packed) / windows.size
 
     def _window(self, number: int, progress: float) -> Window:
@@ -147,8 +200,9 @@ class Loader:
         # Rows are dealt to updates in turn: where each text fills a row, an update then holds samples with neighbouring
         # numbers, so that draws stratified over sample numbers come out right inside every batch.
         index = np.arange(number * size, (number + 1) * size).reshape(self.steps, self.per_step).T.reshape(-1)
-        place = pack(self.objective.sizes(self._outline(index, progress)), self.shape)
-        return Window(index, at_least(place, self.steps))
+        part = self._deal(index, progress)
+        place = pack(self._sizes(index, part, progress), self.shape)
+        return Window(index, part, at_least(place, self.steps))
 
     def __call__(self, step: int, progress: float = 0.0) -> list[Batch]:
         """The micro-batches of update `step`."""
@@ -161,15 +215,17 @@ class Loader:
 
     def _batch(self, window: Window, rows: np.ndarray, progress: float) -> Batch:
         which = np.flatnonzero(np.isin(window.place.row, rows))
-        index = window.index[which]
-        piece, key = self.order.piece(index), self.order.keys(index)
-        texts = self._read(piece, key, index, progress)
-        if self.partners is not None:
-            texts = replace(texts, partner=self._read(*self.partners(piece, key), index, progress))
-        examples = self.objective(texts, self.vocabulary)
+        which = which[np.argsort(window.part[which], kind="stable")]  # the examples of a part stand end to end
+        index, part = window.index[which], window.part[which]
+        found = {
+            name: self._examples(index[part == k], progress, lane)
+            for k, (name, lane) in enumerate(zip(self.parts, self.lanes, strict=True))
+            if len(self.parts) == 1 or (part == k).any()
+        }
+        none = _no_examples(next(iter(found.values())))  # of a part without a text: its heads are there, unasked
         return collate(
-            {self.objective.type: examples},
-            {self.objective.type: self.objective.heads()},
+            {name: found.get(name, none) for name in self.parts},
+            {name: part.heads() for name, part in self.parts.items()},
             window.place.take(which, rows),
             shape=self.shape,
             index=index,
@@ -180,5 +236,13 @@ class Loader:
         total = len(self.pieces) if limit is None else min(limit, len(self.pieces))
         for begin in range(0, total, self.per_step):
             index = np.arange(begin, min(begin + self.per_step, total))
-            window = Window(index, pack(self.objective.sizes(self._outline(index)), self.shape))
+            part = self._deal(index, None)
+            window = Window(index, part, pack(self._sizes(index, part), self.shape))
             yield self._batch(window, np.arange(window.place.rows), 0.0)
+
+
+def _no_examples(like: Examples) -> Examples:
+    """No example at all, of the patterns of others: a batch of one pattern keeps it."""
+    none = full(np.zeros(0, np.int32), np.zeros(1, np.int64))
+    source = None if like.source is None else replace(none, pattern=like.source.pattern)
+    return Examples(replace(none, pattern=like.stream.pattern), {}, source)

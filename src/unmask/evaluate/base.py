@@ -21,6 +21,7 @@ from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model.heads import HeadModule, read
 from unmask.objectives.base import Objective, Shape
+from unmask.objectives.mixture import Mixture
 from unmask.tokens.special import Vocabulary
 
 if TYPE_CHECKING:
@@ -64,7 +65,22 @@ def objective_of(model: Model) -> Objective:
             f"it is not known what this model (family {model.config.family}) was trained to predict: its hidden "
             "states can be read, but it can neither score nor write"
         )
-    return model.objective
+    if not says_tokens(model):
+        raise UserError(
+            f"this network of a model of {model.objective.type} (heads: {', '.join(model.network.heads)}) says no "
+            "tokens, so it can neither score nor write: load another one of its run (unmask.load(run, network=…))"
+        )
+    return model.objective.first if isinstance(model.objective, Mixture) else model.objective
+
+
+def says_tokens(model: Model) -> bool:
+    """Whether the network has the head that its objective says tokens with: ELECTRA's discriminator has none."""
+    if model.objective is None:
+        return False
+    said = [head for head in model.objective.heads() if head.over == "vocabulary"]
+    if all(head.network == "model" for head in said):
+        return True
+    return any(head.uses in model.network.heads for head in said)
 
 
 def shape_of(model: Model) -> Shape:

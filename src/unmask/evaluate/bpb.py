@@ -16,10 +16,12 @@ from unmask import keyed
 from unmask.batch import starts
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, objective_of, release, shape_of, tokenizer_of
+from unmask.evaluate.bound import Draws
 from unmask.evaluate.events import cut_note, event, start_of, window_note
 from unmask.evaluate.heldout import content_tokens, unigram_losses
 from unmask.evaluate.intervals import ratio
-from unmask.evaluate.plans import FORWARD, Query, in_source, opening, plan_of, room, source_room
+from unmask.evaluate.plans import LIKELIHOOD, Query, in_source, opening, plan_of, room, source_room
+from unmask.evaluate.plans import closes as ends
 from unmask.evaluate.score import log_losses
 from unmask.evaluate.watch import Watch, silent
 from unmask.evaluate.windows import Windows, behind, between, read, side_by_side
@@ -31,6 +33,8 @@ FEW = 20
 """Documents with a scored token below which intervals come from pieces of text instead."""
 SAMPLE = 1024
 """Tokens that a pseudo-log-likelihood is estimated from, if no limit is given."""
+BOUND = Draws(16)
+"""Of a bound, in each piece: the pieces vary more than the draws."""
 PART = 1 << 16
 """Tokens of the windows that are read together, about."""
 
@@ -110,15 +114,19 @@ def bits_per_byte(
 
     counts  (V,) of the training text, for the unigram floor
     limit   how many examples may run, drawn by key: pieces of text (None = all); for pseudo bits per byte copies
-            of pieces, one a sampled token (None = 1,024)
+            of pieces, one a sampled token, for a bound `BOUND` copies of each sampled piece (None = 1,024)
     stride  documents beyond the model's room are read through rolling windows that score so many tokens each
             (`windows`); None = cut into pieces, each by itself
     loss, unigram_floor  nats per scored content token, control and end tokens left out, as in `heldout`
     """
     objective, tokenizer = objective_of(model), tokenizer_of(model)
     plan = plan_of(objective, plan)
-    pseudo, closes, start = plan not in FORWARD, plan == "left_to_right", start_of(model, plan)
-    limit = SAMPLE if pseudo and limit is None else limit
+    pseudo, start = plan not in LIKELIHOOD, start_of(model, plan)
+    closes = plan == "left_to_right" and ends(objective, plan)
+    bound = plan == "bound"
+    limit = SAMPLE if (pseudo or bound) and limit is None else limit
+    if bound and limit is not None:
+        limit = max(1, limit // BOUND.number)
     windows, note = _cut(model, plan, np.asarray(text.documents, np.int64), stride)
     tokens = int(windows.scored.sum())
     windows, sample, more = _sampled(windows, limit, pseudo, seed)
@@ -128,10 +136,10 @@ def bits_per_byte(
         size = size - _first_bytes(tokenizer, text, size)
     askable = tokens + (len(size) if closes else 0)
     sums = _sums(model, plan, text, windows, sample, closes, counts, watch)
-    said = event(model, plan, end=closes)
+    said = event(model, plan, end=closes, draws=BOUND)
     return {
         "suite": "bpb",
-        "label": "pseudo bits per byte" if pseudo else "bits per byte",
+        "label": "pseudo bits per byte" if pseudo else "bits per byte (an upper bound)" if bound else "bits per byte",
         "plan": plan,
         "event": (said.replace("sum over", "mean over a sample of", 1) if pseudo and sampled else said) + note,
         "start": None if start is None else tokenizer.token(start),
@@ -166,7 +174,7 @@ def _cut(model: Model, plan: Plan, documents: np.ndarray, stride: int | None) ->
     """The windows of the documents (D + 1 offsets), and what the event adds where any has several."""
     objective, shape = objective_of(model), shape_of(model)
     longest, first = room(objective, shape, plan), opening(objective, model.vocabulary, plan)
-    source = source_room(shape, plan) if in_source(objective, plan) else None
+    source = source_room(shape, plan, objective) if in_source(objective, plan) else None
     if stride is None:
         windows, note = side_by_side(documents, longest, first), cut_note(longest, first)
     elif not 1 <= stride <= longest - first:
@@ -174,7 +182,7 @@ def _cut(model: Model, plan: Plan, documents: np.ndarray, stride: int | None) ->
             f"stride={stride} does not fit: a window of this model scores at most {longest - first} tokens of text, so "
             f"give 1 to {longest - first}"
         )
-    elif plan in FORWARD:
+    elif plan in LIKELIHOOD:
         windows, note = behind(documents, longest, stride, source, first), window_note(longest, stride, plan, source)
     else:
         windows, note = between(documents, longest, stride), window_note(longest, stride, plan, None)
@@ -218,7 +226,8 @@ def _queries(text: Text, windows: Windows, sample: np.ndarray | None, closes: bo
         query, at = read(text.tokens, windows.take(here))
         rows = replace(query.rows, ends=query.rows.ends & closes)
         asked = query.asked if sample is None else query.asked & _among(at, sample)
-        yield here, Query(rows, query.given, asked)
+        rows = replace(rows, key=windows.begin[here].astype(np.uint64))  # of the draws of a bound
+        yield here, Query(rows, query.given, asked, draws=BOUND)
 
 
 def _among(at: np.ndarray, sample: np.ndarray) -> np.ndarray:

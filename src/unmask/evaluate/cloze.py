@@ -23,7 +23,7 @@ from unmask.evaluate.base import Model, device_of, objective_of, shape_of, token
 from unmask.evaluate.gaps import Gap, Gaps
 from unmask.evaluate.intervals import macro
 from unmask.evaluate.items import PART, TIE, Events, Options, Standing, sample, scored, standing, unknown
-from unmask.evaluate.plans import FORWARD, Query, in_source, opening, plan_of, room, source_room
+from unmask.evaluate.plans import FORWARD, Query, in_source, opening, plan_of, plans_of, room, source_room
 from unmask.evaluate.score import BATCH_TOKENS, answers
 from unmask.objectives.base import Plan
 from unmask.tokens.aligned import Aligned
@@ -85,7 +85,8 @@ def cloze(model: Model, data: Gaps, options: Options) -> dict[str, Any]:
 
 def _candidates(model: Model, gaps: Sequence[Gap], options: Options) -> Part:
     plan = plan_of(objective_of(model), options.plan)
-    plan = SPANS.get(plan, plan) if options.plan is None else plan
+    if options.plan is None and SPANS.get(plan) in plans_of(objective_of(model)):
+        plan = SPANS[plan]
     inside = plan != "left_to_right"
     narrow = [narrowed(model, g, plan) for g in gaps]
     asked = [g for g in narrow if isinstance(g, Gap)]
@@ -132,7 +133,7 @@ def narrowed(model: Model, gap: Gap, plan: Plan) -> Gap | str:
     its room to the other.
     """
     objective, shape = objective_of(model), shape_of(model)
-    longest, source = room(objective, shape, plan), source_room(shape, plan) if plan == "decoder" else None
+    longest, source = room(objective, shape, plan), source_room(shape, plan, objective) if plan == "decoder" else None
     first_is_lost = bool(opening(objective, model.vocabulary, plan))
     while True:
         aligned = tokenizer_of(model).encode_aligned([gap.filled(c) for c in gap.candidates])
@@ -251,7 +252,7 @@ def _placed(model: Model, gap: Gap, word: str, plan: Plan) -> Placed | str:
     objective, shape = objective_of(model), shape_of(model)
     longest = room(objective, shape, plan)
     if forward:
-        source = source_room(shape, plan) if in_source(objective, plan) else None
+        source = source_room(shape, plan, objective) if in_source(objective, plan) else None
         first = max(0, at - (longest - 1 if source is None else source))
         ids = aligned.ids[first : at + 1]
     else:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from unmask.errors import UserError
+from unmask.evaluate.abilities import mode_token
 from unmask.evaluate.base import Model, objective_of, tokenizer_of
-from unmask.evaluate.plans import FORWARD, MASKED, closing, layout_of, opening
+from unmask.evaluate.bound import DRAWS, Draws
+from unmask.evaluate.plans import LIKELIHOOD, MASKED, closing, layout_of, opening, starts_with_bos
+from unmask.objectives.bart import Bart
 from unmask.objectives.base import Plan
+from unmask.objectives.denoise import SpanCorruption
+from unmask.objectives.dials import Dials
+from unmask.objectives.permutation import Permutation
+from unmask.objectives.study import DroppedTokens, Restoration
+from unmask.objectives.supervised import Supervised
+from unmask.objectives.ul2 import UL2
+from unmask.objectives.unilm import UniLM
 
 
 def start_of(model: Model, plan: Plan) -> int | None:
     """The start token that a plan puts before its text, None where there is none; it must exist in the tokenizer."""
     bos = model.vocabulary.bos
-    if plan in MASKED or bos is None:
+    if bos is None or not starts_with_bos(objective_of(model), plan):
         return None
     tokenizer = tokenizer_of(model)
     size = tokenizer.vocabulary.size
@@ -23,31 +33,54 @@ def start_of(model: Model, plan: Plan) -> int | None:
     return bos
 
 
-def event(model: Model, plan: Plan, context: bool = False, end: bool = False, span: bool = False) -> str:
+def event(
+    model: Model,
+    plan: Plan,
+    context: bool = False,
+    end: bool = False,
+    span: bool = False,
+    draws: Draws = DRAWS,
+) -> str:
     """The event of one text, after a context, with its end; or of a `span` of it."""
     objective, vocabulary, spell = objective_of(model), model.vocabulary, tokenizer_of(model).token
+    if plan == "bound":
+        given = "all other characters" if span else "its length and the context" if context else "its length"
+        frame = _frame(model)
+        weight = "L / l with l of its L tokens masked" if draws.masks == "number" else "1 / p at masking rate p"
+        return (
+            f"an upper bound of −log p({'the given characters' if span else 'text'} | {given}), {frame}: mean over "
+            f"{draws.number} keyed draws of the sum over masked tokens of −log p(token | unmasked tokens), times "
+            f"{weight}"
+        )
     if plan in MASKED:
         unit = "span" if span else "word"
         others = "all other tokens" + (f" but those of its {unit} to its right" if plan == "pseudo_words" else "")
-        frame = f"between {spell(vocabulary.need('cls'))} and {spell(vocabulary.need('sep'))}"
+        frame = _frame(model)
         after = ", after the context" if context else ""
         kind = f"whole-{unit} left-to-right pseudo" if plan == "pseudo_words" else "pseudo"
         return f"sum over tokens of log p(token | {others}, {frame}{after}): a {kind}-log-likelihood"
     if plan == "infill":
-        after = " and the context" if context else ""
-        zero = spell(int(vocabulary.sentinels[0]))
-        given = f"all other tokens{after}, {zero} in its place"
+        given = f"all other tokens{' and the context' if context else ''}, {_gap(model)}"
         return f"sum over tokens of log p(token | {given}): a pseudo-log-likelihood"
+    if isinstance(objective, Permutation | UniLM):
+        return _own_order(model, context, end)
     if opening(objective, vocabulary, plan):
         return _without_start(context, f" {spell(vocabulary.need('eos'))}" if end else "")
     start, kind = spell(vocabulary.need("bos")), layout_of(objective).kind
     source, zero = "context" if context else "", ""
     if plan == "decoder":
-        zero = spell(int(vocabulary.sentinels[0]))
+        zero = "" if kind == "blanks" else spell(int(vocabulary.sentinels[0]))
         before, behind = ("what precedes", "what follows") if span else (source, "")
-        source = " ".join(filter(None, [before, zero, behind, spell(vocabulary.need("eos"))]))
+        source = " ".join(filter(None, [_mode(model, plan), before, zero, behind, spell(vocabulary.need("eos"))]))
+        if kind == "blanks":
+            opens, blank, closed = (spell(vocabulary.need(role)) for role in ("cls", "mask", "sep"))
+            source = " ".join(filter(None, [opens, before, blank, behind, closed]))
+    elif isinstance(objective, Supervised):
+        source = f"{source} {spell(vocabulary.need('eos'))}".strip()
     if kind == "encdec":
         given = f"source {source or 'empty'}, {start} {zero}"
+    elif kind == "blanks":
+        given = f"{source}, {start}"
     else:
         given = f"{'visible prefix ' if kind == 'prefix' else ''}{start} {source}".rstrip() + (
             f", {zero}" if zero else ""
@@ -55,6 +88,47 @@ def event(model: Model, plan: Plan, context: bool = False, end: bool = False, sp
     last = closing(objective, vocabulary) if plan == "decoder" else vocabulary.eos
     what = "the given characters" if plan == "decoder" and span else "text"
     return f"log p({what}{f' {spell(last)}' if end and last is not None else ''} | {given.rstrip()})"
+
+
+def _frame(model: Model) -> str:
+    """What stands around a text that is seen from both sides."""
+    objective, vocabulary, spell = objective_of(model), model.vocabulary, tokenizer_of(model).token
+    if isinstance(objective, Dials) and objective.prefix != "all":
+        return f"after {spell(vocabulary.need('bos'))}"
+    opens, closed = spell(vocabulary.need("cls")), spell(vocabulary.need("sep"))
+    if isinstance(objective, Permutation) and objective.cls == "last":
+        return f"before {closed} {opens}"
+    return f"between {opens} and {closed}"
+
+
+def _gap(model: Model) -> str:
+    """What stands in a token's place where it is to be written."""
+    objective, vocabulary, spell = objective_of(model), model.vocabulary, tokenizer_of(model).token
+    if isinstance(objective, DroppedTokens):
+        return "nothing in its place"
+    if isinstance(objective, SpanCorruption | UL2):
+        mode = _mode(model, "infill")
+        return f"{spell(int(vocabulary.sentinels[0]))} in its place" + (f", after {mode}" if mode else "")
+    written = " of the source, what precedes it written already" if isinstance(objective, Bart | Restoration) else ""
+    return f"{spell(vocabulary.need('mask'))} in its place{written}"
+
+
+def _mode(model: Model, plan: Plan) -> str:
+    mode = mode_token(objective_of(model), plan, model.vocabulary)
+    return "" if mode is None else tokenizer_of(model).token(mode)
+
+
+def _own_order(model: Model, context: bool, end: bool) -> str:
+    """From left to right, by models that can read in any order."""
+    objective, vocabulary, spell = objective_of(model), model.vocabulary, tokenizer_of(model).token
+    opens, closed = spell(vocabulary.need("cls")), spell(vocabulary.need("sep"))
+    before = f"{opens} context" if context else opens
+    if isinstance(objective, Permutation):
+        before = f"{_frame(model)}{', the context' if context else ''}"
+        return f"log p(text | its length), {before}: every token from those before it"
+    if isinstance(objective, UniLM) and objective.next_token:
+        return f"log p(text{f' {closed}' if end else ''} | {before})"
+    return f"log p(text | {before}), each token as {spell(vocabulary.need('mask'))} behind those before it"
 
 
 def _without_start(context: bool, end: str) -> str:
@@ -99,7 +173,7 @@ def span_note(longest: int) -> str:
 
 def window_note(longest: int, stride: int, plan: Plan, source: int | None) -> str:
     """What it adds where windows roll over long texts."""
-    if plan not in FORWARD:
+    if plan not in LIKELIHOOD:
         given = f"at least {(longest - stride) // 2} tokens on either side"
     elif source is not None:
         given = f"a source of up to {source} tokens before them"

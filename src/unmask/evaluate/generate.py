@@ -1,73 +1,34 @@
-"""Writing text: sampling and beam search for models that predict the next token.
+"""Writing text: sampling and beam search for models that predict the next token, unmasking for masked ones.
 
 `Writer.write` chooses tokens by `Sampling`, `Writer.search` by `evaluate.beam`; both go through `evaluate.steps`.
+A model that fills [MASK]s writes by `evaluate.unmasking`.
 
 Legend: B rows, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unmask import keyed
 from unmask.errors import UserError
+from unmask.evaluate.abilities import abilities
 from unmask.evaluate.base import Model, device_of, evaluating, objective_of, tokenizer_of
 from unmask.evaluate.beam import Beams, Found, Search, likeliest
+from unmask.evaluate.prompts import continuation, ends_of
+from unmask.evaluate.sampling import GREEDY, Generation, Sampling, Stopped, choose
 from unmask.evaluate.steps import Start, Steps, Text
+from unmask.evaluate.unmasking import Order, Unmasking, fills, unmask
+from unmask.objectives.denoise import SpanCorruption
+from unmask.objectives.supervised import Supervised
+from unmask.objectives.ul2 import UL2
 
 BATCH = 16
 """Rows decoded together: prompts, or their beams."""
-
-Stopped = Literal["end", "stop", "tokens", "positions"]
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen from its distribution.
-
-    temperature  0 = the likeliest; else logits are divided by it
-    top_k        keep the k likeliest; 0 = all
-    top_p        keep the likeliest until their probabilities reach p (Holtzman et al. 2020); 1 = all
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise UserError(f"temperature={self.temperature} must be 0 (greedy) or more, and finite")
-        if self.top_k < 0:
-            raise UserError(f"top_k={self.top_k} must be 0 (all tokens) or more")
-        if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p={self.top_p} must lie above 0 and at most at 1 (all tokens)")
-        if self.seed < 0:
-            raise UserError(f"seed={self.seed} must be 0 or more")
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What was written after one prompt.
-
-    stopped  end: an end token · stop: a stop string · tokens: max_tokens are written · positions: the stream
-             holds as many tokens as in training
-    logprob  Σ log p of the written tokens, the one that ended it included, under the unfiltered model
-    score    of a beam search: logprob / length ** length_penalty, length counting the same tokens; None elsewhere
-    """
-
-    ids: tuple[int, ...]
-    text: str
-    stopped: Stopped
-    logprob: float
-    score: float | None = None
 
 
 def generate(
@@ -85,15 +46,24 @@ def generate(
     beams: int = 1,
     length_penalty: float = 1.0,
     early_stopping: bool | Literal["never"] = False,
+    steps: int = 0,
+    order: Order | None = None,
+    block: int = 0,
+    length: int | None = None,
 ) -> list[str]:
     """The texts that continue the prompts, without the prompts themselves.
 
     Sample i of a seed uses its own random numbers, so its text depends on no other prompt and no batch size. A
     model of span corruption writes what it would put for a sentinel after the prompt. With `beams` above 1 the text
     is the best one of a beam search, which draws nothing: see `n_best`. Before `min_tokens` no end token is written.
+
+    Of a masked or diffusion model, exactly `length` tokens are written (None = max_tokens) in so many `steps`, in some
+    `order`, in blocks of `block` tokens: see `unmasking.Unmasking`.
     """
-    rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty, early_stopping)
-    found = n_best(model, prompts, rule, 1, max_tokens, stop, batch_size, min_tokens)
+    unmasking = None if (steps, order, block, length) == (0, None, 0, None) else (order or "confidence", steps, block)
+    rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty, early_stopping, unmasking)
+    most = max_tokens if length is None else length
+    found = n_best(model, prompts, rule, 1, most, stop, batch_size, min_tokens)
     return [texts[0].text for texts in found]
 
 
@@ -105,12 +75,19 @@ def rule_of(
     beams: int = 1,
     length_penalty: float = 1.0,
     early_stopping: bool | Literal["never"] = False,
-) -> Sampling | Beams:
-    """Sampling, or with `beams` above 1 a beam search; settings of the one are refused for the other."""
+    unmasking: tuple[Order, int, int] | None = None,
+) -> Sampling | Beams | Unmasking:
+    """Sampling, or with `beams` above 1 a beam search; settings of the one are refused for the other.
+
+    unmasking: the order, steps and block of an `Unmasking` that draws so.
+    """
+    if unmasking is not None and beams > 1:
+        raise UserError(f"beams={beams} searches from left to right: leave out steps, order, block and length")
     if beams == 1:
         if (length_penalty, early_stopping) != (1.0, False):
             raise UserError("length_penalty and early_stopping are of a beam search: give beams=2 or more")
-        return Sampling(temperature, top_k, top_p, seed)
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        return sampling if unmasking is None else Unmasking(*unmasking, sampling)
     if (temperature, top_k, top_p, seed) != (0.0, 0, 1.0, 0):
         raise UserError(
             f"beams={beams} searches and draws nothing: leave out temperature, top_k, top_p and seed, or give beams=1"
@@ -122,7 +99,7 @@ def generations(
     model: Model,
     prompts: str | Sequence[str],
     max_tokens: int = 64,
-    sampling: Sampling = Sampling(),
+    sampling: Sampling | Unmasking = GREEDY,
     stop: str | Sequence[str] = (),
     batch_size: int = BATCH,
     min_tokens: int = 0,
@@ -134,7 +111,7 @@ def generations(
 def n_best(
     model: Model,
     prompts: str | Sequence[str],
-    rule: Sampling | Beams,
+    rule: Sampling | Beams | Unmasking,
     best: int = 1,
     max_tokens: int = 64,
     stop: str | Sequence[str] = (),
@@ -150,8 +127,15 @@ def n_best(
     beams = rule.count if isinstance(rule, Beams) else 1
     if not 1 <= best <= beams:
         raise UserError(f"best={best} must lie between 1 and beams={beams}")
-    begin, shown, ends = _begin(model, prompts, max_tokens, min_tokens)
     stops = tuple(s for s in ([stop] if isinstance(stop, str) else stop) if s)
+    if fills(model):
+        return [[text] for text in _unmasked(model, prompts, rule, max_tokens, stops, batch_size, min_tokens)]
+    if isinstance(rule, Unmasking):
+        raise UserError(
+            f"a model of {objective_of(model).type} writes from left to right: steps, order, block and length are for "
+            "masked and diffusion models; give max_tokens"
+        )
+    begin, shown, ends = _begin(model, prompts, max_tokens, min_tokens)
     writer = Writer(model, Sampling() if isinstance(rule, Beams) else rule, ends, stops, min_tokens)
     together = max(1, batch_size // beams)
     out: list[list[Generation]] = []
@@ -164,29 +148,43 @@ def n_best(
     return out
 
 
+def _unmasked(
+    model: Model,
+    prompts: str | Sequence[str],
+    rule: Sampling | Beams | Unmasking,
+    length: int,
+    stops: tuple[str, ...],
+    batch_size: int,
+    min_tokens: int,
+) -> list[Generation]:
+    """The text that a model which fills [MASK]s writes after each prompt."""
+    kind = objective_of(model).type
+    if isinstance(rule, Beams):
+        raise UserError(f"a model of {kind} fills [MASK]s in any order, and a beam search goes from left to right")
+    if min_tokens:
+        raise UserError(f"a model of {kind} writes texts of a given length and no end token: drop min_tokens")
+    prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+    unmasking = rule if isinstance(rule, Unmasking) else Unmasking(sampling=rule)
+    return unmask(model, prompts, unmasking, length, stops, batch_size)
+
+
 def _begin(
     model: Model, prompts: str | Sequence[str], max_tokens: int, min_tokens: int
 ) -> tuple[list[Start], list[np.ndarray], frozenset[int]]:
     """How each prompt starts, the ids that its text is read after, and the tokens that end a text."""
     objective, tokenizer, vocabulary = objective_of(model), tokenizer_of(model), model.vocabulary
-    if objective.plan == "pseudo":
-        raise UserError(
-            f"a model of {objective.type} sees both sides of a gap and writes no continuation: "
-            "use fill with a text that holds [MASK]"
-        )
+    if why := abilities(objective).generate:
+        raise UserError(f"a model of {objective.type} {why}")
     if max_tokens < 1:
         raise UserError(f"max_tokens={max_tokens} must be at least 1")
     if not 0 <= min_tokens <= max_tokens:
         raise UserError(f"min_tokens={min_tokens} must lie between 0 and max_tokens={max_tokens}")
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     encoded = tokenizer.encode_batch(prompts)
-    ends = {vocabulary.eos} if vocabulary.eos is not None else set()
+    begin = [continuation(objective, ids, i, vocabulary) for i, ids in enumerate(encoded)]
+    inside = isinstance(objective, SpanCorruption | UL2 | Supervised)  # what is written is no part of the prompt's text
     none = np.zeros(0, np.int32)
-    if objective.plan == "infill":
-        sentinels, eos = vocabulary.sentinels, vocabulary.need("eos")
-        begin = [Start(np.append(e, [sentinels[0], eos]), sentinels[:1], i) for i, e in enumerate(encoded)]
-        return begin, [none] * len(prompts), frozenset({*ends, *(int(s) for s in sentinels[1:2])})
-    return [Start(e, none, i) for i, e in enumerate(encoded)], list(encoded), frozenset(ends)
+    return begin, [none] * len(prompts) if inside else list(encoded), ends_of(objective, vocabulary)
 
 
 class Writer:
@@ -308,28 +306,3 @@ class _Row:
         assert self.stopped is not None
         text = self.reads.read(self.ids) if self.text is None else self.text
         return Generation(tuple(self.ids), text, self.stopped, self.logprob)
-
-
-def choose(logits: Tensor, sampling: Sampling, samples: np.ndarray, step: int) -> Tensor:
-    """(B,) the next token of each row of logits (B, V); forbidden ones are −inf.
-
-    Sampling inverts the cumulative distribution at one uniform, a function of (seed, sample, step): fp64, in the
-    order of ids, so that the last bits of a logit hardly ever matter.
-    """
-    if sampling.temperature == 0:
-        return logits.argmax(-1)
-    p = (logits.double() / sampling.temperature).softmax(-1)
-    v = p.shape[1]
-    if 0 < sampling.top_k < v:
-        dropped = p.sort(dim=-1, descending=True, stable=True).indices[:, sampling.top_k :]
-        p = p.scatter(1, dropped, 0.0)
-        p = p / p.sum(-1, keepdim=True)
-    if sampling.top_p < 1:
-        ranked, order = p.sort(dim=-1, descending=True, stable=True)
-        before = ranked.cumsum(-1) - ranked  # mass of likelier tokens: the first always stays
-        p = p.scatter(1, order, ranked.masked_fill(before >= sampling.top_p, 0.0))
-    mass = p.cumsum(-1)
-    key = keyed.row_keys(sampling.seed, 0, samples, "generate")
-    u = torch.from_numpy(keyed.uniform(key, np.full(len(samples), step))).to(mass)
-    found = torch.searchsorted(mass, (u * mass[:, -1])[:, None], right=True)[:, 0]
-    return found.clamp(max=v - 1)

@@ -21,9 +21,10 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.evaluate.base import Model, objective_of, shape_of, tokenizer_of
-from unmask.evaluate.generate import Sampling, generations
+from unmask.evaluate.generate import generations
 from unmask.evaluate.items import Events, scored, shortened
 from unmask.evaluate.plans import plan_of
+from unmask.evaluate.sampling import Sampling
 from unmask.evaluate.watch import Watch, shown
 from unmask.objectives.base import Plan
 

@@ -14,10 +14,20 @@ from torch import Tensor
 from unmask.batch import Examples, Rows, Stream, causal, full, prefix
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.objectives.base import frame
+from unmask.objectives.bart import Bart
+from unmask.objectives.base import Objective, frame
+from unmask.objectives.denoise import SpanCorruption
+from unmask.objectives.glm import GLM
+from unmask.objectives.permutation import Permutation
+from unmask.objectives.study import DroppedTokens, Restoration
+from unmask.objectives.supervised import Supervised
+from unmask.objectives.ul2 import UL2
 from unmask.tokens.special import Vocabulary
 
 Order = Literal["bidirectional", "causal", "prefix"]
+
+CLOSED = (SpanCorruption, UL2, Bart, Restoration, DroppedTokens, Supervised)
+"""Objectives whose sources end with [EOS], whatever their texts do."""
 
 
 def stream_of(
@@ -76,18 +86,21 @@ def _whole(values: Any, name: str, device: torch.device | None, shape: torch.Siz
     return tensor.to(device=device, dtype=torch.int32)
 
 
-def framed(rows: Rows, config: ModelConfig, vocabulary: Vocabulary) -> Examples:
+def framed(rows: Rows, config: ModelConfig, vocabulary: Vocabulary, objective: Objective | None = None) -> Examples:
     """Texts as the stack that reads them saw them in training, one stream each.
 
     two stacks      text [EOS], for the encoder
-    bidirectional   [CLS] text [SEP]
+    bidirectional   [CLS] text [SEP], or text [SEP] [CLS] (XLNet's permutation)
+    GLM             [CLS] text [SEP], all of it seen both ways
     causal, prefix  [BOS] text; a prefix model sees all of it both ways
     """
     if config.num_source_layers:
         text = frame(rows, after=vocabulary.need("eos"))
         return Examples(full(text.tokens, text.start), {})
-    if config.visibility == "bidirectional":
-        text = frame(rows, vocabulary.need("cls"), vocabulary.need("sep"))
+    if _both_ways(config, objective):
+        cls, sep = vocabulary.need("cls"), vocabulary.need("sep")
+        last = isinstance(objective, Permutation) and objective.cls == "last"
+        text = frame(frame(rows, after=sep), after=cls) if last else frame(rows, cls, sep)
         return Examples(full(text.tokens, text.start), {})
     text = frame(rows, before=vocabulary.need("bos"))
     if config.visibility == "causal":
@@ -95,6 +108,17 @@ def framed(rows: Rows, config: ModelConfig, vocabulary: Vocabulary) -> Examples:
     return Examples(prefix(text.tokens, text.start, text.lengths), {})
 
 
-def frame_size(config: ModelConfig) -> int:
+def frame_size(config: ModelConfig, objective: Objective | None = None) -> int:
     """How many control tokens `framed` adds to a text."""
-    return 2 if config.visibility == "bidirectional" and not config.num_source_layers else 1
+    return 2 if _both_ways(config, objective) else 1
+
+
+def _both_ways(config: ModelConfig, objective: Objective | None) -> bool:
+    return not config.num_source_layers and (config.visibility == "bidirectional" or isinstance(objective, GLM))
+
+
+def around(objective: Objective | None, config: ModelConfig) -> tuple[str | None, str | None]:
+    """The roles of the control tokens around a text that the first stack reads, for tokenizers of exports."""
+    if config.num_source_layers:
+        return (None, "eos") if isinstance(objective, CLOSED) else (None, None)
+    return ("cls", "sep") if _both_ways(config, objective) else ("bos", None)

@@ -176,7 +176,7 @@ def shortened(model: Model, plan: Plan | None, context: str, texts: Sequence[str
     """
     objective, shape, tokenizer = objective_of(model), shape_of(model), tokenizer_of(model)
     plan = plan_of(objective, plan)
-    source = source_room(shape, plan) if in_source(objective, plan) else None
+    source = source_room(shape, plan, objective) if in_source(objective, plan) else None
     most = room(objective, shape, plan) if source is None else source
     while context:
         whole = [context + t for t in texts] if source is None else [context]

@@ -7,6 +7,8 @@
     pseudo_words   the same, but the tokens of the same word to its right are [MASK] too, which keeps words of several
                    tokens from being overrated (PLL-word-l2r, Kauf & Ivanova 2023, "A Better Way to Do Masked Language
                    Model Scoring", section 3)
+    bound          several copies of the text, each with some tokens [MASK] at random; their weighted mean bounds the
+                   log-probability from below (masked diffusion, `evaluate.bound`)
     infill         each token from all others, for models of span corruption: one copy a token, with sentinel 0
                    in its place; the target is `<0> token <1>` and only the token's own probability counts
     decoder        the text as the one span that such a model left out: source `context <0> what follows`, target
@@ -23,18 +25,55 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unmask.batch import Examples, Head, Rows, Targets, causal, full, starts
-from unmask.errors import UserError, nearest
-from unmask.objectives.base import LM, Objective, Plan, Shape, Sizes, frame
-from unmask.objectives.denoise import SpanCorruption, TextToText, corrupt
-from unmask.objectives.layout import Layout, Pairs, Ragged
-from unmask.objectives.ul2 import UL2
+from unmask.batch import Examples, Rows, Targets, causal, ranges, starts
+from unmask.evaluate.abilities import mode_token
+from unmask.evaluate.bound import DRAWS, Draws
+from unmask.evaluate.fit import (
+    FORWARD,
+    LIKELIHOOD,
+    MASKED,
+    closes,
+    in_source,
+    layout_of,
+    opening,
+    plan_of,
+    plans_of,
+    room,
+    source_room,
+    starts_with_bos,
+    token_head,
+)
+from unmask.evaluate.shown import alone, cloze, in_order, one_missing, one_way_cloze
+from unmask.objectives.base import LM, Objective, Plan, Sizes, frame
+from unmask.objectives.denoise import SpanCorruption
+from unmask.objectives.glm import GLM
+from unmask.objectives.layout import Pairs, Ragged
+from unmask.objectives.mass import Mass
+from unmask.objectives.permutation import Permutation
+from unmask.objectives.supervised import Supervised
+from unmask.objectives.ul2 import UL2, in_front
+from unmask.objectives.unilm import UniLM
 from unmask.tokens.special import Vocabulary
 
-FORWARD: tuple[Plan, ...] = ("left_to_right", "decoder")
-"""Plans by the chain rule: their sum is the log-probability of the text."""
-MASKED: tuple[Plan, ...] = ("pseudo", "pseudo_words")
-"""Plans that put [MASK] in a token's place. They and infill see both sides: every plan not in FORWARD does."""
+__all__ = [
+    "FORWARD",
+    "LIKELIHOOD",
+    "MASKED",
+    "Expansion",
+    "Query",
+    "closes",
+    "expand",
+    "in_source",
+    "layout_of",
+    "opening",
+    "plan_of",
+    "plans_of",
+    "room",
+    "source_room",
+    "starts_with_bos",
+    "take",
+    "token_head",
+]
 
 
 @dataclass(frozen=True)
@@ -46,12 +85,14 @@ class Query:
     given      (R,) leading tokens of each piece that are context
     asked      (N,) bool, the tokens to score; none that is given
     after      (R,) trailing tokens that are context too (decoder: the source shows them behind <0>); None = none
+    draws      of masks (bound), keyed by rows.key
     """
 
     rows: Rows
     given: np.ndarray
     asked: np.ndarray
     after: np.ndarray | None = None
+    draws: Draws = DRAWS
 
     @staticmethod
     def of(rows: Rows, given: np.ndarray | None = None) -> Query:
@@ -66,10 +107,12 @@ class Query:
 
 @dataclass(frozen=True)
 class Expansion:
-    """Examples, and the answer slot (n,) of each target."""
+    """Examples, and the answer slot (n,) of each target; of a bound, also its weight and which draw it is of."""
 
     examples: Examples
     slot: np.ndarray
+    weight: np.ndarray | None = None
+    draw: np.ndarray | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -79,79 +122,6 @@ class Expansion:
             return Sizes(np.diff(e.stream.start))
         assert e.source.start is not None
         return Sizes(np.diff(e.stream.start), np.diff(e.source.start))
-
-
-# ---------------------------------------------------------------- which plan, and how much text it holds
-
-
-def plans_of(objective: Objective) -> tuple[Plan, ...]:
-    """The plans that a model of this objective can be scored by, its default first."""
-    more: dict[Plan, Plan] = {"pseudo": "pseudo_words", "infill": "decoder"}
-    return (objective.plan, more[objective.plan]) if objective.plan in more else (objective.plan,)
-
-
-def plan_of(objective: Objective, plan: Plan | None) -> Plan:
-    """The plan asked for, or the objective's own."""
-    fit = plans_of(objective)
-    if plan is None:
-        return fit[0]
-    if plan not in fit:
-        own = f"its plan is {fit[0]}" if len(fit) == 1 else f"its plans are {', '.join(fit)}"
-        raise UserError(f"plan {plan} does not fit a model of {objective.type}: {own}{nearest(plan, fit)}")
-    return plan
-
-
-def layout_of(objective: Objective) -> Layout:
-    """How a (source, target) pair is shown to a model trained under `objective`."""
-    if not isinstance(objective, TextToText):
-        return Layout(kind="causal")
-    return objective.layout.model_copy(update={"loss": "target"})  # what is scored is the target
-
-
-def in_source(objective: Objective, plan: Plan) -> bool:
-    """A context is shown as a source (or a visible prefix), so every window of a text may get all of it."""
-    return plan == "decoder" or (plan == "left_to_right" and layout_of(objective).kind != "causal")
-
-
-def opening(objective: Objective, vocabulary: Vocabulary, plan: Plan) -> int:
-    """1 where nothing stands before a text's first token, which is then not scored: there is no start token.
-
-    Only decoders of other people come so: our objectives do not train without one.
-    """
-    return int(plan == "left_to_right" and layout_of(objective).kind == "causal" and vocabulary.bos is None)
-
-
-def token_head(objective: Objective) -> Head:
-    """The head that answers with tokens."""
-    for head in objective.heads():
-        if head.over == "vocabulary":
-            return head
-    raise UserError(f"objective {objective.type} predicts no tokens: it can be neither scored nor sampled")
-
-
-def room(objective: Objective, shape: Shape, plan: Plan | None = None) -> int:
-    """Tokens of text that one example can hold: with its context in one stack, without it where that is the source."""
-    plan, two = plan or objective.plan, shape.source > 0
-    longest = shape.stream
-    if plan in MASKED:
-        extra = 2  # [CLS] and [SEP]
-    elif plan == "infill":
-        # source: the text and [EOS]; in one stack the target <0> x <1> [EOS] follows it
-        longest, extra = (shape.source, 1) if two else (shape.stream, 5)
-    elif plan == "decoder":
-        extra = 2 if two else 4  # target: <0> and the end token; in one stack the source's <0> and [EOS] too
-    else:
-        extra = 1  # [BOS], or the end token
-    if longest <= extra:
-        raise UserError(f"a model trained on {longest} tokens has no room for text under {objective.type}")
-    return longest - extra
-
-
-def source_room(shape: Shape, plan: Plan) -> int | None:
-    """Tokens of context that the source can hold; None = context and text share one stack."""
-    if not shape.source:
-        return None
-    return max(shape.source - (2 if plan == "decoder" else 0), 0)  # <0> and [EOS]
 
 
 # ---------------------------------------------------------------- queries → Examples
@@ -166,8 +136,11 @@ def expand(
     """
     plan = plan_of(objective, plan)
     lengths = query.rows.lengths
-    if plan in FORWARD:
+    if plan in FORWARD and (plan == "decoder" or closes(objective, plan) or isinstance(objective, Permutation)):
         unit = owner = np.flatnonzero(_any(query))  # a piece
+    elif plan == "bound":
+        some, k = np.flatnonzero(np.bincount(query.rows.row[query.asked], minlength=len(lengths))), query.draws.number
+        unit, owner = (some[:, None] * k + np.arange(k)).reshape(-1), np.repeat(some, k)  # a draw of a piece
     else:
         unit = np.flatnonzero(query.asked)  # a token
         owner = query.rows.row[unit]
@@ -191,6 +164,10 @@ def _builder(
 ) -> Callable[[np.ndarray], Expansion]:
     """The function that makes the Examples of some units (pieces, or tokens) of the query."""
     if plan == "left_to_right":
+        if isinstance(objective, UniLM) and not objective.next_token:
+            return lambda unit: _one_way(query, unit, vocabulary)
+        if isinstance(objective, Permutation | UniLM):
+            return lambda unit: _in_order(objective, query, unit, vocabulary)
         if opening(objective, vocabulary, plan):
             return lambda unit: _without_start(query, unit, vocabulary)
         return lambda unit: _left_to_right(objective, query, unit, vocabulary)
@@ -198,8 +175,10 @@ def _builder(
         return lambda unit: _decoder(objective, query, unit, vocabulary)
     if plan == "infill":
         return lambda unit: _infill(objective, query, unit, vocabulary)
+    if plan == "bound":
+        return lambda unit: _bound(objective, query, unit, vocabulary)
     hidden = _to_word_end(query.rows) if plan == "pseudo_words" else np.ones(len(query.rows.tokens), np.int64)
-    return lambda unit: _pseudo(query, unit, hidden, vocabulary)
+    return lambda unit: _pseudo(objective, query, unit, hidden, vocabulary)
 
 
 def _any(query: Query) -> np.ndarray:
@@ -213,6 +192,7 @@ def _left_to_right(objective: Objective, query: Query, pieces: np.ndarray, vocab
 
     [BOS] source target   one stack: a prefix visible both ways, or causal throughout
     source · [BOS] target two stacks
+    source [EOS]          of supervised tasks
     """
     rows, slot = take(query.rows, pieces)
     given = query.given[pieces]
@@ -220,21 +200,49 @@ def _left_to_right(objective: Objective, query: Query, pieces: np.ndarray, vocab
     target = _part(rows, ~source)
     eos = vocabulary.need("eos") if rows.ends.any() else None
     framed = frame(target, at_end=eos)
-    pairs = Pairs(_ragged(_part(rows, source)), _ragged(framed))
-    return _answer(query, pieces, slot[~source], framed, layout_of(objective)(pairs, vocabulary))
+    shown = _ragged(_part(rows, source))
+    if isinstance(objective, Supervised):
+        shown = _closed(shown, vocabulary.need("eos"))
+    return _answer(
+        query, pieces, slot[~source], framed, layout_of(objective)(Pairs(shown, _ragged(framed)), vocabulary)
+    )
+
+
+def _one_way(query: Query, at: np.ndarray, vocabulary: Vocabulary) -> Expansion:
+    """One copy for each token `at`, that token [MASK] and nothing behind it seen."""
+    rows, _ = take(query.rows, query.rows.row[at])
+    return Expansion(one_way_cloze(rows, query.rows.place[at], vocabulary), at)
+
+
+def _in_order(objective: Permutation | UniLM, query: Query, pieces: np.ndarray, vocabulary: Vocabulary) -> Expansion:
+    """Each asked token from those before it in its piece."""
+    rows, slot = take(query.rows, pieces)
+    ends = np.full(len(pieces), -1)
+    ends[rows.ends] = len(query.rows.tokens) + pieces[rows.ends]
+    order = np.insert(slot, rows.start[1:], ends)  # of tokens and ends in the order of the stream
+    asked = np.insert(query.asked[slot], rows.start[1:], rows.ends)
+    return Expansion(in_order(objective, rows, query.asked[slot], vocabulary), order[asked])
 
 
 def _decoder(objective: Objective, query: Query, pieces: np.ndarray, vocabulary: Vocabulary) -> Expansion:
-    """source `context <0> after [EOS]`, target `<0> text` and, where asked, what closes it: <1> or [EOS]."""
+    """source `context <0> after [EOS]`, target `<0> text` and, where asked, what closes it: <1> or [EOS].
+
+    GLM: source `context [MASK] after`, target `text`.
+    """
     rows, slot = take(query.rows, pieces)
-    zero, given = int(vocabulary.sentinels[0]), query.given[pieces]
+    blank = isinstance(objective, GLM)
+    zero, given = vocabulary.need("mask") if blank else int(vocabulary.sentinels[0]), query.given[pieces]
     stop = rows.lengths - (0 if query.after is None else query.after[pieces])
     source = (rows.place < np.repeat(given, rows.lengths)) | (rows.place >= np.repeat(stop, rows.lengths))
-    framed = frame(_part(rows, ~source), before=zero, at_end=closing(objective, vocabulary))
+    framed = frame(_part(rows, ~source), None if blank else zero, at_end=closing(objective, vocabulary))
     shown = _part(rows, source)
     left = np.insert(shown.tokens, shown.start[:-1] + given, zero)
     marked = Ragged(left, shown.start + np.arange(len(shown.start)))
-    pairs = Pairs(_closed(marked, vocabulary.need("eos")), _ragged(framed))
+    if not blank:
+        marked = _closed(marked, vocabulary.need("eos"))
+    if (mode := mode_token(objective, "decoder", vocabulary)) is not None:
+        marked = in_front(marked, np.full(len(pieces), mode))
+    pairs = Pairs(marked, _ragged(framed))
     return _answer(query, pieces, slot[~source], framed, layout_of(objective)(pairs, vocabulary))
 
 
@@ -274,15 +282,26 @@ def _without_start(query: Query, pieces: np.ndarray, vocabulary: Vocabulary) -> 
     return _keep(Examples(stream, targets), slots[later], asked[later])
 
 
-def _pseudo(query: Query, at: np.ndarray, hidden: np.ndarray, vocabulary: Vocabulary) -> Expansion:
-    """[CLS] text [SEP], one copy for each token `at`; from there `hidden` (N,) tokens are [MASK]."""
+def _pseudo(
+    objective: Objective, query: Query, at: np.ndarray, hidden: np.ndarray, vocabulary: Vocabulary
+) -> Expansion:
+    """One copy of the text for each token `at`; from there `hidden` (N,) tokens are not seen."""
     rows, _ = take(query.rows, query.rows.row[at])
-    framed = frame(replace(rows, ends=np.zeros_like(rows.ends)), vocabulary.need("cls"), vocabulary.need("sep"))
-    index = framed.start[:-1] + 1 + query.rows.place[at]
-    tokens = framed.tokens.copy()
-    first = starts(hidden[at])
-    tokens[np.repeat(index - first[:-1], hidden[at]) + np.arange(first[-1])] = vocabulary.need("mask")
-    return Expansion(Examples(full(tokens, framed.start), {LM.name: Targets.at(index, query.rows.tokens[at])}), at)
+    index = rows.start[:-1] + query.rows.place[at]
+    gone = np.zeros(len(rows.tokens), bool)
+    gone[ranges(index, hidden[at])] = True
+    return Expansion(cloze(objective, rows, gone, index, vocabulary), at)
+
+
+def _bound(objective: Objective, query: Query, unit: np.ndarray, vocabulary: Vocabulary) -> Expansion:
+    """One copy of the text for each draw of a piece: `unit` is piece · K + draw. What is not asked stays."""
+    pieces, draw = np.divmod(unit, query.draws.number)
+    rows, slot = take(query.rows, pieces)
+    masks = query.draws(rows.start, query.asked[slot], rows.key, draw)
+    at = np.flatnonzero(masks.hidden)
+    row = rows.row[at]
+    examples = cloze(objective, rows, masks.hidden, at, vocabulary)
+    return Expansion(examples, slot[at], masks.weight[row], draw[row])
 
 
 def _to_word_end(rows: Rows) -> np.ndarray:
@@ -299,17 +318,16 @@ def _to_word_end(rows: Rows) -> np.ndarray:
 
 
 def _infill(objective: Objective, query: Query, at: np.ndarray, vocabulary: Vocabulary) -> Expansion:
-    """The pair of span corruption, one for each token `at`: that token is the only noise."""
+    """The pair of a text-to-text objective, one for each token `at`: that token is what the source lacks."""
     rows, _ = take(query.rows, query.rows.row[at])
-    noise = np.zeros(len(rows.tokens), bool)
-    noise[rows.start[:-1] + query.rows.place[at]] = True
-    final = isinstance(objective, SpanCorruption | UL2) and objective.final_sentinel
-    pairs = corrupt(rows, noise, final, vocabulary)
-    second = np.zeros(len(pairs.target.tokens), bool)
-    second[pairs.target.start[:-1] + 1] = True
-    slot = np.zeros(len(second), np.int64)
-    slot[second] = at
-    return _keep(layout_of(objective)(pairs, vocabulary), slot, second)
+    place = query.rows.place[at]
+    if isinstance(objective, Mass):
+        return Expansion(alone(objective, rows, place, vocabulary), at)
+    pairs, where = one_missing(objective, rows, place, vocabulary)
+    index = pairs.target.start[:-1] + where
+    asked, slot = np.zeros(len(pairs.target.tokens), bool), np.zeros(len(pairs.target.tokens), np.int64)
+    asked[index], slot[index] = True, at
+    return _keep(layout_of(objective)(pairs, vocabulary), slot, asked)
 
 
 def _keep(examples: Examples, slot: np.ndarray, keep: np.ndarray) -> Expansion:

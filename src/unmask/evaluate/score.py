@@ -28,8 +28,9 @@ from unmask.evaluate.base import (
     token_logits,
     tokenizer_of,
 )
+from unmask.evaluate.bound import DRAWS, Bounds, Draws, error, gathered
 from unmask.evaluate.events import context_note, cut_note, event, span_note, start_of
-from unmask.evaluate.plans import FORWARD, Query, expand, in_source, opening, plan_of, room, source_room
+from unmask.evaluate.plans import Query, closes, expand, in_source, opening, plan_of, room, source_room
 from unmask.evaluate.seams import Encoded, encode
 from unmask.evaluate.windows import Windows, read, side_by_side
 from unmask.objectives.base import LM, Plan, Shape, Sizes
@@ -53,6 +54,7 @@ class Score:
     start   the start token in front of it; None where the plan or the tokenizer has none
     greedy  every scored token was the likeliest
     merged  a token spans the seam of context and text, or an edge of `only`, and the event says so
+    error   of a bound: the standard error of its draws; None elsewhere
     """
 
     logprob: float
@@ -65,6 +67,7 @@ class Score:
     greedy: bool
     merged: bool
     each: tuple[float, ...]
+    error: float | None = None
 
     @property
     def perplexity(self) -> float | None:
@@ -90,6 +93,7 @@ def score(
     *,
     end: bool = False,
     only: Sequence[tuple[int, int]] | None = None,
+    draws: Draws = DRAWS,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[Score]:
     """Score each text, after its context where one is given.
@@ -100,12 +104,13 @@ def score(
     end      also score the end of the document (decoder: what closes the span); plans by the chain rule only
     only     characters [begin, end) of each text: only tokens that overlap them are scored, given everything before
              (left_to_right), everything else (pseudo, infill), or everything else but what is asked further to the
-             right (pseudo_words; decoder, whose source shows what surrounds the span)
+             right (pseudo_words; decoder, whose source shows what surrounds the span); a bound masks no others
+    draws    of a bound, the same for every text: a score depends on no other
 
     What is too long for the model is cut, and the event says how: the text into pieces, the context at its beginning.
     """
     plan = plan_of(objective_of(model), plan)
-    if end and plan not in FORWARD:
+    if end and not closes(objective_of(model), plan):
         raise UserError(f"the plan {plan} gives no probability to the end of a text: drop end")
     texts = [texts] if isinstance(texts, str) else list(texts)
     contexts = [context or ""] * len(texts) if context is None or isinstance(context, str) else list(context)
@@ -121,7 +126,7 @@ def score(
             release()
         here = None if spans is None else spans[part]
         encoded = encode(tokenizer, contexts[part], texts[part], here, first)
-        found += _scores(model, plan, encoded, end, start, batch_tokens)
+        found += _scores(model, plan, encoded, end, start, batch_tokens, draws)
     return found
 
 
@@ -131,8 +136,11 @@ def log_losses(
     """(N + R,) −log p in nats at every answer slot of the query (see `plans`), NaN where nothing was asked (an answer
     is never NaN: `answers` refuses it), and whether the token was the likeliest.
 
-    side: where padding stands; no result depends on it.
+    side: where padding stands; no result depends on it. A bound's is the mean of its draws (`bound.Bounds`).
     """
+    if plan_of(objective_of(model), plan) == "bound":
+        found = bounds(model, query, batch_tokens, side)
+        return found.losses, found.likeliest
     nll, likeliest = np.full(query.slots, np.nan), np.zeros(query.slots, bool)
     for a in answers(model, query, batch_tokens, side, plan):
         nll[a.slot] = a.loss.double().cpu().numpy()
@@ -140,20 +148,29 @@ def log_losses(
     return nll, likeliest
 
 
+def bounds(model: Model, query: Query, batch_tokens: int = BATCH_TOKENS, side: Any = "right") -> Bounds:
+    """What the draws of the plan `bound` say of a query."""
+    return gathered(query, answers(model, query, batch_tokens, side, "bound"))
+
+
 @dataclass(frozen=True)
 class Answers:
-    """Some of a query's answers: slots (k,), the logits (k, V) there, the tokens (k,) asked about, and −log p (k,)."""
+    """Some of a query's answers: slots (k,), the logits (k, V) there, the tokens (k,) asked about, and −log p (k,); of
+    a bound, also weights and draws (k,)."""
 
     slot: np.ndarray
     logits: Tensor
     token: Tensor
     loss: Tensor
+    weight: np.ndarray | None = None
+    draw: np.ndarray | None = None
 
 
 def answers(
     model: Model, query: Query, batch_tokens: int = BATCH_TOKENS, side: Any = "right", plan: Plan | None = None
 ) -> Iterator[Answers]:
-    """The answers of a query, each slot once, a chunk at a time; their logits live no longer than that.
+    """The answers of a query, each slot once (of a bound, once a draw that masks it), a chunk at a time; their logits
+    live no longer than that.
 
     Where a plan goes by words and the query does not say where they start, the tokenizer's own words count. A model
     that gives some token no finite log-probability is refused: nothing could be said about it, and it must not pass
@@ -176,7 +193,9 @@ def answers(
             n = len(part.slot)  # what follows are targets of weight 0
             asked = batch.targets[key].map(lambda a, n=n: a[:n])  # type: ignore[misc]
             for here, logits, token in token_logits(LM, model.network.heads[LM.uses], states, batch.stream, asked):
-                yield Answers(part.slot[here], logits, token, _finite(F.cross_entropy(logits, token, reduction="none")))
+                more = [None if a is None else a[here] for a in (part.weight, part.draw)]
+                loss = _finite(F.cross_entropy(logits, token, reduction="none"))
+                yield Answers(part.slot[here], logits, token, loss, *more)
 
 
 def _finite(losses: Tensor) -> Tensor:
@@ -239,7 +258,7 @@ def _query(model: Model, plan: Plan, text: Encoded, end: bool) -> _Asked:
     half of the room.
     """
     objective, shape = objective_of(model), shape_of(model)
-    longest, source = room(objective, shape, plan), source_room(shape, plan)
+    longest, source = room(objective, shape, plan), source_room(shape, plan, objective)
     if text.span is not None and plan == "decoder":
         return _around(text, text.span, longest, source, end)
     seam, first = text.seam, opening(objective, model.vocabulary, plan)
@@ -257,7 +276,8 @@ def _query(model: Model, plan: Plan, text: Encoded, end: bool) -> _Asked:
     windows = replace(windows, begin=windows.begin + (begin + lead + dropped - rest[:-1])[owner])
     query, at = read(text.tokens, windows, ((begin + dropped)[owner], lead[owner]) if lead.any() else None)
     asked = query.asked & text.asked[at]
-    rows = replace(query.rows, ends=windows.ends & end)
+    nth = np.arange(len(owner)) - np.searchsorted(owner, owner)  # the number of each window in its text
+    rows = replace(query.rows, ends=windows.ends & end, key=nth.astype(np.uint64))
     if text.span is not None and plan == "pseudo_words":  # the span is one word: its rest is hidden too
         inside = asked & np.roll(asked, 1)
         rows = replace(rows, word=~inside | (rows.place == 0))
@@ -287,17 +307,19 @@ def _around(text: Encoded, span: np.ndarray, longest: int, source: int | None, e
 # ---------------------------------------------------------------- answers → scores
 
 
-def _scores(model: Model, plan: Plan, text: Encoded, end: bool, start: str | None, batch_tokens: int) -> list[Score]:
+def _scores(
+    model: Model, plan: Plan, text: Encoded, end: bool, start: str | None, batch_tokens: int, draws: Draws
+) -> list[Score]:
     asked = _query(model, plan, text, end)
-    query, owner, texts = asked.query, asked.owner, len(text.seam)
-    nll, likeliest = log_losses(model, query, batch_tokens, plan=plan)
+    query, owner, texts = replace(asked.query, draws=draws), asked.owner, len(text.seam)
+    nll, likeliest, errors = _losses(model, query, batch_tokens, plan, owner, texts)
     slots = np.concatenate([owner[query.rows.row], owner])  # the text of every answer slot
     order = np.argsort(slots, kind="stable")  # reading order: of end tokens, only a text's last is asked
     order = order[~np.isnan(nll[order])]
     number = np.bincount(slots[order], minlength=texts)
     each = np.split(-nll[order], np.cumsum(number)[:-1])
     greedy = np.bincount(slots[order], ~likeliest[order], texts) == 0
-    named = _named(model, plan, text, end, asked)
+    named = _named(model, plan, text, end, asked, draws)
     return [
         Score(
             logprob=float(e.sum()),
@@ -310,18 +332,31 @@ def _scores(model: Model, plan: Plan, text: Encoded, end: bool, start: str | Non
             greedy=bool(hit),
             merged=merged,
             each=tuple(e.tolist()),
+            error=off,
         )
-        for e, said, name, hit, merged in zip(each, text.scored, named, greedy, text.merged, strict=True)
+        for e, said, name, hit, merged, off in zip(each, text.scored, named, greedy, text.merged, errors, strict=True)
     ]
 
 
-def _named(model: Model, plan: Plan, text: Encoded, end: bool, asked: _Asked) -> list[str]:
+def _losses(
+    model: Model, query: Query, batch_tokens: int, plan: Plan, owner: np.ndarray, texts: int
+) -> tuple[np.ndarray, np.ndarray, Sequence[float | None]]:
+    """`log_losses`, and the standard error of each text, the owner (W,) of its windows."""
+    if plan != "bound":
+        return *log_losses(model, query, batch_tokens, plan=plan), [None] * texts
+    found = bounds(model, query, batch_tokens)
+    off = error(found.totals)
+    errors = [None] * texts if off is None else np.sqrt(np.bincount(owner, off**2, texts)).tolist()
+    return found.losses, found.likeliest, errors
+
+
+def _named(model: Model, plan: Plan, text: Encoded, end: bool, asked: _Asked, draws: Draws) -> list[str]:
     """The event of every text."""
     objective, shape = objective_of(model), shape_of(model)
-    longest, source = room(objective, shape, plan), source_room(shape, plan)
+    longest, source = room(objective, shape, plan), source_room(shape, plan, objective)
     behind = in_source(objective, plan)
     first, span = opening(objective, model.vocabulary, plan), text.span is not None
-    said = {given: event(model, plan, given, end, span) for given in set(text.context)}
+    said = {given: event(model, plan, given, end, span, draws) for given in set(text.context)}
     note = span_note if span and plan == "decoder" else context_note
     shortened = note(longest if source is None or not behind else source)
     pieces = np.bincount(asked.owner, minlength=len(text.seam)) > 1

@@ -1,7 +1,9 @@
 """Rows that are being written: from prompts to one token after another, with a key–value cache.
 
 A prompt is laid out as the objective lays out its sources: causal, as a prefix visible both ways, or to the
-encoder. Everything after it is one rule: the next token's position, reveal and horizon are the last one's plus 1.
+encoder. Everything after it is one rule: the next token's position, reveal and horizon are the last one's plus 1 (GLM:
+the place inside the span, reveal and horizon). UniLM's cloze models answer at a [MASK] that stands where the next token
+will, and is forgotten again.
 
 Legend: B rows, T tokens of a prompt, V vocabulary.
 """
@@ -21,7 +23,9 @@ from unmask.errors import UserError
 from unmask.evaluate.base import Model, device_of, objective_of, shape_of
 from unmask.evaluate.plans import layout_of, token_head
 from unmask.model.attention import Cache
+from unmask.objectives.base import Objective
 from unmask.objectives.layout import Pairs, Ragged
+from unmask.objectives.unilm import UniLM
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.devices import to_device
 
@@ -48,16 +52,32 @@ class Steps:
         last = (stream.block != 0).sum(1) - 1  # prompts of unequal length are padded on the right
         b = torch.arange(len(begin), device=self.device)
         self.states: Tensor = states[b, last]
-        self.vectors = torch.stack([stream.positions, stream.reveal, stream.horizon])[:, b, last]
+        self.typed, self.inside = stream.token_type is not None, stream.positions2 is not None
+        none = torch.zeros_like(stream.positions)
+        second, types = (none if x is None else x for x in (stream.positions2, stream.token_type))
+        self.vectors = torch.stack([stream.positions, second, types, stream.reveal, stream.horizon])[:, b, last]
+        self.moves = torch.tensor([0, 1, 0, 1, 1] if self.inside else [1, 0, 0, 1, 1], device=self.device)[:, None]
+        if isinstance(objective := objective_of(model), UniLM):
+            self.vectors[2] = 5  # the second half, where the prompt is all of the first
+        self.length = last + 1
+        self.mask = model.vocabulary.need("mask") if _by_masks(objective) else None
 
     def logits(self) -> Tensor:
         """(B, V) of the next token."""
-        logits: Tensor = self.head.project(self.head.features(self.states[:, None])).float()
+        states = self.states if self.mask is None else self._at_mask(self.mask)
+        logits: Tensor = self.head.project(self.head.features(states[:, None])).float()
         return logits
 
+    def _at_mask(self, mask: int) -> Tensor:
+        """(B, d) what a [MASK] in the next token's place says; the cache is as before."""
+        vectors = self.vectors
+        states = self._read(torch.full_like(vectors[0], mask))
+        self.vectors, self.cache.length = vectors, self.cache.length - 1
+        return states
+
     def room(self) -> list[int]:
-        """(B,) how many tokens may still be written: the last one of all is not read."""
-        return (self.shape.stream - self.vectors[0]).tolist()
+        """(B,) how many tokens may still be written: the last one of all is not read, unless as a [MASK]."""
+        return (self.shape.stream - self.length + (self.mask is None)).tolist()
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows in this order, repeats allowed; their next tokens must follow."""
@@ -65,17 +85,32 @@ class Steps:
             return
         at = torch.tensor(rows, device=self.device)
         self.cache.select(at)
-        self.vectors = self.vectors[:, at]
+        self.vectors, self.length = self.vectors[:, at], self.length[at]
         self.memory = None if self.memory is None else self.memory[at]
         self.source = None if self.source is None else self.source.map(lambda a: a[at])
 
     def add(self, tokens: Sequence[int]) -> None:
         """Write down the (B,) tokens just chosen."""
-        new = torch.tensor(tokens, dtype=torch.int32, device=self.device)[:, None]
-        self.vectors = self.vectors + 1
-        positions, reveal, horizon = self.vectors[..., None]
-        stream = Stream(new, positions, torch.ones_like(new), reveal, horizon, pattern="order")
-        self.states = self.network.decode(stream, self.memory, self.source, self.cache)[:, -1]
+        self.states = self._read(torch.tensor(tokens, dtype=torch.int32, device=self.device))
+        self.length = self.length + 1
+
+    def _read(self, tokens: Tensor) -> Tensor:
+        """(B, d) the states of (B,) tokens at the next places."""
+        self.vectors = self.vectors + self.moves
+        positions, second, types, reveal, horizon = self.vectors.int()[..., None]
+        new = tokens.int()[:, None]
+        stream = Stream(
+            new,
+            positions,
+            torch.ones_like(new),
+            reveal,
+            horizon,
+            token_type=types if self.typed else None,
+            positions2=second if self.inside else None,
+            pattern="order",
+        )
+        states: Tensor = self.network.decode(stream, self.memory, self.source, self.cache)[:, -1]
+        return states
 
     def _prompt(self, begin: Sequence[Start]) -> tuple[Stream, Stream | None]:
         """(B, T) streams of the starts, as tensors: the layout of pairs whose target ends where writing begins."""
@@ -95,6 +130,10 @@ class Steps:
                 )
         batch = to_device(batch, self.device)
         return batch.stream, batch.source
+
+
+def _by_masks(objective: Objective) -> bool:
+    return isinstance(objective, UniLM) and not objective.next_token
 
 
 class Text:

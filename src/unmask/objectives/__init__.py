@@ -12,12 +12,15 @@ from unmask.objectives.causal import Causal
 from unmask.objectives.contrastive import Contrastive
 from unmask.objectives.denoise import PrefixLM, SpanCorruption
 from unmask.objectives.dials import Dials
+from unmask.objectives.diffuse import Diffusion
 from unmask.objectives.glm import GLM
 from unmask.objectives.infilling import CausallyMasked, FillInTheMiddle
 from unmask.objectives.masked import Masked
 from unmask.objectives.mass import Mass
+from unmask.objectives.mixture import Mixture
 from unmask.objectives.permutation import Permutation
 from unmask.objectives.registry import Registry
+from unmask.objectives.replaced import Replaced
 from unmask.objectives.sentence import FullSentences, NextSentence, SentenceOrder
 from unmask.objectives.shifted import ShiftedMasked
 from unmask.objectives.study import DroppedTokens, Restoration
@@ -47,9 +50,12 @@ OWN: tuple[type[Objective], ...] = (
     FullSentences,
     Contrastive,
     Dials,
+    Diffusion,
     GLM,
     Permutation,
     UniLM,
+    Replaced,
+    Mixture,
 )
 """Every objective of this package, one name a line; plug-ins join by entry point (`registry`)."""
 
@@ -71,16 +77,19 @@ __all__ = [
     "CausallyMasked",
     "Contrastive",
     "Dials",
+    "Diffusion",
     "DroppedTokens",
     "Ernie",
     "FillInTheMiddle",
     "FullSentences",
     "Masked",
     "Mass",
+    "Mixture",
     "MultiToken",
     "NextSentence",
     "Permutation",
     "PrefixLM",
+    "Replaced",
     "Restoration",
     "SalientSpans",
     "SentenceOrder",

@@ -22,7 +22,7 @@ import numpy as np
 from unmask.batch import Examples, Head, Rows, starts
 from unmask.config import ModelConfig, Strict, Visibility
 
-Plan = Literal["left_to_right", "pseudo", "pseudo_words", "infill", "decoder"]
+Plan = Literal["left_to_right", "pseudo", "pseudo_words", "bound", "infill", "decoder"]
 """How a text is scored without noise; see `unmask.evaluate.plans`."""
 
 LM = Head("lm")

@@ -93,7 +93,7 @@ class Dials(Objective):
 
     @property
     def plan(self) -> Plan:  # type: ignore[override]
-        return "pseudo" if self.prefix == "all" else "left_to_right"
+        return "pseudo" if self.predict == "masked" else "left_to_right"
 
     @property
     def visibility(self) -> Visibility:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -11,7 +11,7 @@ from unmask import keyed
 from unmask.batch import Examples, Rows, Stream, Targets, places, ranges, starts
 from unmask.config import ModelConfig, Visibility
 from unmask.errors import UserError
-from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary, outline
+from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocabulary, outline
 from unmask.objectives.chunks import before, shuffled
 from unmask.objectives.spans import choose
 
@@ -61,6 +61,8 @@ class GLM(Objective):
     """document: where the one span stands (the paper does not say); end = continuing a text, nothing else."""
     shuffle: bool = True
     """Spans come in random order; without, from left to right (their ablation)."""
+
+    plan: ClassVar[Plan] = "infill"
 
     @classmethod
     def glm_document(cls) -> GLM:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -47,14 +47,17 @@ class ShiftedMasked(Spanned):
     >>> e.stream.tokens.tolist(), e.targets["lm"].index.tolist(), e.targets["lm"].value.tolist()
     ([2, 11, 12, 13, 3], [0, 1, 2, 3], [11, 12, 13, 3])
 
-    It is scored as what the head says of the next token: from left to right.
+    The hybrid is scored as what the head says of the next token, from left to right; without causal texts as a masked
+    model.
     """
 
     type: Literal["shifted_masked"] = "shifted_masked"
     causal_share: float = Field(0.0, ge=0, le=1)
     """Share of the texts that are causal."""
 
-    plan: ClassVar[Plan] = "left_to_right"
+    @property
+    def plan(self) -> Plan:  # type: ignore[override]
+        return "left_to_right" if self.causal_share else "pseudo"
 
     @property
     def visibility(self) -> Visibility:

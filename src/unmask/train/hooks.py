@@ -8,15 +8,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self, TextIO
+from typing import Any, Protocol, Self, TextIO
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from unmask.batch import TermKey
 from unmask.train.checkpoint import cannot_write
 
 
@@ -24,7 +27,7 @@ class Metrics:
     """`metrics.jsonl`: one line for every update, one more after an evaluation; each is flushed at once.
 
         {"step": 7, "tokens": …, "target_tokens": …, "seconds": …, "flops": …, "lr": …, "loss": …,
-         "terms": {"objective/head": …}, "grad_norm": …}
+         "terms": {"objective/head": …}, "grad_norm": …, "gradients": … where they are looked at (`Gradients`)}
         {"step": 7, "evaluation": {"loss": …, …}}
 
     Counters are cumulative; `seconds` are those of training alone; `loss` is of the whole update, in nats, null
@@ -90,6 +93,66 @@ class Evaluation:
 
     def due(self, step: int, total: int | None) -> bool:
         return step > 0 and (step == total or (self.every > 0 and step % self.every == 0))
+
+
+class Summand(Protocol):
+    """A term of the loss; `loss.Term` is one."""
+
+    @property
+    def sum(self) -> Tensor: ...
+
+    @property
+    def norm(self) -> float: ...
+
+    @property
+    def coefficient(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """After every `every` updates, how the gradients of the parts of a mixture stand to each other.
+
+        {"cosine": {"clm mlm": 0.31}, "norm": {"clm": 1.2, "mlm": 0.7}}
+
+    The cosine of two parts is over the parameters that both of them use, without dropout, at the weights after the
+    update, on its micro-batch with the most parts; null where a gradient is 0. Gradients are returned, not added to
+    the parameters', and no random state is read: the run is the same bit for bit with it and without.
+    """
+
+    every: int
+
+    def due(self, step: int) -> bool:
+        return self.every > 0 and step % self.every == 0
+
+    def __call__(self, networks: nn.ModuleDict, terms: Mapping[TermKey, Summand]) -> dict[str, Any]:
+        """`terms` of one micro-batch, with their graph."""
+        losses: dict[str, Tensor] = {}
+        for (part, _), term in terms.items():
+            if term.norm and term.sum.requires_grad:
+                loss = term.sum * (term.coefficient / term.norm)
+                losses[part] = losses[part] + loss if part in losses else loss
+        parameters = [p for p in networks.parameters() if p.requires_grad]
+        found = {
+            part: torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+            for part, loss in losses.items()
+        }
+        return {
+            "cosine": {f"{a} {b}": _cosine(found[a], found[b]) for a, b in combinations(found, 2)},
+            "norm": {part: _dot(own, own) ** 0.5 for part, own in found.items()},
+        }
+
+
+def _cosine(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> float | None:
+    """Over the parameters that both have a gradient of; None where one is 0."""
+    both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    x, y = [x for x, _ in both], [y for _, y in both]
+    length = (_dot(x, x) * _dot(y, y)) ** 0.5
+    return _dot(x, y) / length if length > 0 else None
+
+
+def _dot(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> float:
+    sums = [(x.double() * y.double()).sum() for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    return float(torch.stack(sums).sum()) if sums else 0.0
 
 
 class Stop:

@@ -33,7 +33,7 @@ from unmask.keyed import row_keys
 from unmask.tensors import named_once
 from unmask.train import checkpoint, schedule
 from unmask.train.devices import Precision, choose_precision, to_device
-from unmask.train.hooks import Evaluation, Metrics, Progress, Stop
+from unmask.train.hooks import Evaluation, Gradients, Metrics, Progress, Stop
 from unmask.train.optim import Optimizer
 from unmask.train.plan import Calibration, Plan, given, read_plan, same_budget, steps_within
 from unmask.train.prefetch import Prefetch
@@ -52,7 +52,7 @@ class Term(Protocol):
     def coefficient(self) -> float: ...
 
 
-Terms = Callable[[Any, Batch, torch.Generator], Mapping[TermKey, Term]]
+Terms = Callable[[Any, Batch, torch.Generator | None], Mapping[TermKey, Term]]
 """(networks, batch as tensors, generator for dropout) → terms."""
 Norms = Callable[[Any, Batch], Mapping[TermKey, float]]
 """(networks, batch) → the norms of the terms that are sums."""
@@ -105,12 +105,13 @@ class Trainer:
         evaluation: Evaluation | None = None,
         progress: Progress | None = None,
         norms: Norms = lambda networks, batch: batch.norms(),
+        gradients: Gradients | None = None,
     ) -> None:
         self.networks = networks.to(settings.device)
         self.norms = norms
         self.terms, self.batches, self.flops = terms, batches, flops
         self.settings, self.out = settings, out
-        self.evaluation, self.progress = evaluation, progress
+        self.evaluation, self.progress, self.gradients = evaluation, progress, gradients
         self.optimizer = Optimizer(networks, settings.train)
         self.counters = Counters()
         self.plan: Plan | None = None
@@ -135,6 +136,8 @@ class Trainer:
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
                     line = self._update(prefetch)
+                    if self.gradients is not None and self.gradients.due(self.counters.step):
+                        line["gradients"] = self._compare(self.gradients)
                     metrics.write(line)
                     if self.progress is not None:
                         self.progress.show(line, self.total_steps)
@@ -326,6 +329,22 @@ class Trainer:
             then = "resume=auto continues" if self.plan else "its length is not known yet: resume=auto starts again"
             self._say(f"stopped by {stop.requested} after step {c.step}; {then}")
             raise KeyboardInterrupt(stop.requested)
+
+    def _compare(self, gradients: Gradients) -> dict[str, object]:
+        """The gradients of the parts of the last update's micro-batch with the most parts, one by one."""
+        step, device = self.counters.step - 1, self.settings.device
+        micro = self.batches(step, self._pace(step)[0])
+        batch = max(micro, key=lambda b: len({part for (part, _), norm in b.norms().items() if norm}))
+        modes = [(module, module.training) for module in self.networks.modules()]
+        try:
+            self.networks.eval()
+            with torch.random.fork_rng(_gpus(device)), torch.enable_grad():
+                with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                    terms = self.terms(self.networks, to_device(batch, device), None)
+                return gradients(self.networks, {key: terms[key] for key in batch.heads})  # no router's
+        finally:
+            for module, training in modes:
+                module.training = training
 
     def _evaluate(self, evaluation: Evaluation, metrics: Metrics, stop: Stop) -> bool:
         """Evaluate without touching the trajectory; False when a stop was asked for: it is made after resuming."""

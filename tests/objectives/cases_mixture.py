@@ -1,31 +1,35 @@
-"""Entries of the suite: mixtures, whose parts are told apart by what their examples look like."""
+"""Entries of the suite: mixtures, whose parts are told apart by what their examples say."""
 
 from __future__ import annotations
 
-from unmask.objectives import Causal, Masked, Mixture, SpanCorruption
+from unmask.objectives import Mixture, PrefixLM, SpanCorruption
 from unmask.objectives.base import Objective
+from unmask.objectives.layout import Layout
 from unmask.objectives.mixture import Part
 
-from . import cases
-from .cases import Example
+from . import cases_text
+from .cases import VOCABULARY, Example
 
 OBJECTIVES: dict[str, Objective] = {
-    "mixture": Mixture(parts={"clm": Part(objective=Causal()), "mlm": Part(objective=Masked(), weight=3)}),
+    "mixture": Mixture(
+        parts={
+            "end": Part(objective=PrefixLM()),
+            "spans": Part(objective=SpanCorruption(layout=Layout(kind="prefix")), weight=3),
+        }
+    ),
     "mixture-two-stacks": Mixture(
         parts={
-            "short": Part(objective=SpanCorruption(final_sentinel=True)),
-            "long": Part(objective=SpanCorruption(noise_density=0.5, mean_span=8, final_sentinel=True)),
+            "short": Part(objective=SpanCorruption()),
+            "long": Part(objective=SpanCorruption(noise_density=0.5, mean_span=8)),
         }
     ),
 }
 
 
 def restored(objective: Objective, e: Example, ends: bool) -> tuple[list[int], list[bool]] | None:
-    """The text of an example by the rule of its part: a causal one is what is revealed token by token."""
+    """The text of an example by the rule of its part: spans begin with a sentinel."""
     if not isinstance(objective, Mixture):
         return None
-    parts = [part.objective for part in objective.parts.values()]
-    if isinstance(parts[0], Causal):
-        causal = len(e.index) == len(e.stream["tokens"])
-        return cases.restored(parts[not causal], e, ends)
-    return cases.restored(parts[0], e, ends)
+    first, second = (part.objective for part in objective.parts.values())
+    spans = isinstance(first, SpanCorruption) or (e.value and e.value[0] >= VOCABULARY.sentinels[0])
+    return cases_text.restored(second if spans else first, e, ends)

@@ -15,6 +15,7 @@ from unmask import keyed
 from unmask.batch import Batch, Rows, starts, visible
 from unmask.config import ModelConfig
 from unmask.data.loader import Loader
+from unmask.data.marks import Bits
 from unmask.errors import UserError
 from unmask.objectives import (
     GLM,
@@ -303,11 +304,13 @@ def by_sample(batches: list[Batch]) -> dict[int, Any]:
 
 
 def test_a_samples_example_does_not_depend_on_the_batch() -> None:
-    whole = by_sample([b for s in range(40) for b in loader(CLM_MLM)(s)])
+    load = loader(CLM_MLM)
+    whole = by_sample([b for s in range(40) for b in load(s)])
     dealt = CLM_MLM.deal(np.array(sorted(whole)))
     assert [whole[i][0] for i in sorted(whole)] == [("clm", "mlm")[k] for k in dealt]
     for more in ({"rows": 3}, {"rows": 30}, {"rows": 8, "micro": 3}):
-        other = by_sample([b for s in range(20) for b in loader(CLM_MLM, **more)(s)])
+        load = loader(CLM_MLM, **more)
+        other = by_sample([b for s in range(20) for b in load(s)])
         common = whole.keys() & other.keys()
         assert len(common) > 40 and all(whole[i] == other[i] for i in common)
 
@@ -356,6 +359,33 @@ def test_static_masks_recur_for_their_part_alone() -> None:
     for lane, same in zip(load.lanes, (True, False), strict=True):
         keys = [lane.order.keys(i)[np.argsort(lane.order.piece(i))].tolist() for i in (first, second)]
         assert (keys[0] == keys[1]) is same
+
+
+def test_each_part_reads_what_it_needs_of_texts_that_are_cut_as_one_of_them_wants() -> None:
+    """Sentence pairs beside word masks and causal texts: partners and marks reach the part that asked for them."""
+    rng, text = np.random.default_rng(1), corpus(40)
+    flags = rng.random(len(text.tokens)) < 0.2
+    flags[text.documents[:-1]] = True
+    bits = Bits(np.packbits(flags, bitorder="little"), len(flags))
+    kept = SimpleNamespace(tokens=text.tokens, documents=text.documents, word=bits, sentence=bits, spans=None)
+    m = mixture(pairs={"type": "next_sentence"}, words={"type": "masked", "unit": "word"}, clm={"type": "causal"})
+    assert m.needs == frozenset({"partner", "sentence", "word"}) == m.needs | m.parts["words"].objective.needs
+    load = loader(m, 40, kept, kept=kept)
+    alone = loader(NextSentence(), 40, kept, kept=kept)
+    assert np.array_equal(load.pieces.begin, alone.pieces.begin)  # cut as the pairs want it
+    (batch,) = load(0)
+    assert {k for k, t in batch.targets.items() if t.norm} == set(batch.heads)
+    index = batch.samples.index[batch.samples.objective == 0]
+    expected = NextSentence()(_rows(alone, index), VOCABULARY)
+    assert np.array_equal(load._examples(index, 0.0, load.lanes[0]).stream.tokens, expected.stream.tokens)
+    assert [lane.partners is None for lane in load.lanes] == [False, True, True]
+
+
+def _rows(load: Loader, index: np.ndarray) -> Rows:
+    piece, key = load.order.piece(index), load.order.keys(index)
+    assert load.partners is not None
+    rows = load._read(piece, key, index, 0.0)
+    return replace(rows, partner=load._read(*load.partners(piece, key), index, 0.0))
 
 
 def test_held_out_text_is_dealt_at_the_mean_shares_of_the_run() -> None:

@@ -14,6 +14,9 @@
     decoder        the text as the one span that such a model left out: source `context <0> what follows`, target
                    `<0> text`; each token from those before it, in one pass
 
+Which plans an objective has, `abilities` says; each shows the text under the frame and order of its training (`shown`):
+a query behind the text for permutations, the place before for shifted masks, GLM's blanks, [MASK] in BART's source.
+
 Legend: R pieces of text, N their tokens end to end; an answer slot is a token's place in 0 … N − 1, or N + r
 for the end token of piece r.
 """

@@ -85,12 +85,15 @@ def regrouped(examples: Sequence[Examples], heads: Sequence[Sequence[Head]], whi
     sources = [e.source for e in examples if e.source is not None]
     source, into_source = _in_order(sources, order) if sources else (None, None)
     found: dict[str, list[Targets]] = {}
+    normed: set[str] = set()
     begin = {"stream": 0, "source": 0}
     groups = 0
     for e, declared, mine in zip(examples, heads, which, strict=True):
         for head in declared:
             if head.name not in e.targets:
                 continue
+            if e.targets[head.name].norm is not None:
+                normed.add(head.name)
             to = into if head.stack == "stream" else into_source
             assert to is not None
             t = _placed(e.targets[head.name], head, to[begin[head.stack] :], e, mine, len(number))
@@ -99,7 +102,7 @@ def regrouped(examples: Sequence[Examples], heads: Sequence[Sequence[Head]], whi
             found.setdefault(head.name, []).append(t)
         begin["stream"] += len(e.stream.tokens)
         begin["source"] += 0 if e.source is None else len(e.source.tokens)
-    return Examples(stream, {name: _one(each) for name, each in found.items()}, source)
+    return Examples(stream, {name: _one(each, name in normed) for name, each in found.items()}, source)
 
 
 def _in_order(streams: Sequence[Stream], order: np.ndarray) -> tuple[Stream, np.ndarray]:
@@ -131,13 +134,17 @@ def _placed(t: Targets, head: Head, into: np.ndarray, e: Examples, mine: np.ndar
     return replace(t, index=into[index], value=value, norm=norm)
 
 
-def _one(each: list[Targets]) -> Targets:
+def _one(each: Sequence[Targets], normed: bool) -> Targets:
+    """All targets of a head, in the order of what they read."""
+    first = np.concatenate([t.index if t.index.ndim == 1 else t.index[:, 0] for t in each if t.index is not None])
+    order = np.argsort(first, kind="stable")
+
     def joined(name: str) -> Any:
         values = [getattr(t, name) for t in each]
-        return None if any(v is None for v in values) else np.concatenate(values)
+        return None if any(v is None for v in values) else np.concatenate(values)[order]
 
     names = ("index", "value", "weight", "group", "extra", "draw")
-    return Targets(**{k: joined(k) for k in names}, norm=np.sum([t.norm for t in each], axis=0))
+    return Targets(**{k: joined(k) for k in names}, norm=np.sum([t.norm for t in each], axis=0) if normed else None)
 
 
 def _start(stream: Stream) -> np.ndarray:

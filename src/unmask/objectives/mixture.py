@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, SerializeAsAny, model_serializer, model_validator
+from pydantic import ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
 
 from unmask import keyed
 from unmask.batch import Examples, Head, Rows
@@ -37,6 +37,8 @@ class Part(Strict):
     >>> Part.model_validate({"type": "masked", "mask_rate": 0.3, "weight": 15}).objective.mask_rate
     0.3
     """
+
+    model_config = ConfigDict(populate_by_name=True)
 
     objective: SerializeAsAny[Objective]
     """In a recipe its `type` or `preset` and settings stand beside the weight."""
@@ -327,9 +329,9 @@ class Mixture(Objective):
         causal, masked = Causal(), Masked.bert()
         return cls(
             parts={
-                "clm": Part.model_validate({"objective": causal, "until": 4 / 24}),
-                "mlm": Part.model_validate({"objective": masked, "from": 4 / 24, "until": 20 / 24}),
-                "clm_again": Part.model_validate({"objective": causal, "from": 20 / 24}),
+                "clm": Part(objective=causal, until=4 / 24),
+                "mlm": Part(objective=masked, begin=4 / 24, until=20 / 24),
+                "clm_again": Part(objective=causal, begin=20 / 24),
             }
         )
 

@@ -91,7 +91,7 @@ FAULTS = [
     (["decoder-smal"], r"'decoder-smal' is no recipe, preset.*did you mean 'decoder-small'"),
     (["brt-base"], r"did you mean 'bert-base'"),
     ([], r"say what to inspect"),
-    (["gpt2", "--target", "1M"], r"say what to inspect"),
+    (["gpt2", "--target", "1M"], r"leave one out"),
     (["gpt2", "--family", "bert"], r"--preset and --family go with --target"),
     (["gpt2", "--context", "2000"], r"context=2000 goes beyond the model's table of 1024"),
     (["gpt2", "--batch", "0"], r"batch=0"),

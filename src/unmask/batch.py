@@ -215,6 +215,36 @@ def _stream(
     return Stream(**{**values, **more})
 
 
+OPTIONAL = ("token_type", "positions2")
+"""Fields of a stream that only some objectives fill."""
+
+
+def joined(streams: list[Stream]) -> Stream:
+    """One ragged stream out of several; a field that only some have is 0 in the others."""
+    if len(streams) == 1:
+        return streams[0]
+    merged: dict[str, Any] = {
+        k: np.concatenate([getattr(s, k) for s in streams])
+        for k in ("tokens", "positions", "block", "reveal", "horizon")
+    }
+    for k in OPTIONAL:
+        if any(getattr(s, k) is not None for s in streams):
+            merged[k] = np.concatenate(
+                [np.zeros(len(s.tokens), np.int32) if getattr(s, k) is None else getattr(s, k) for s in streams]
+            )
+    lengths = np.concatenate([np.diff(start_of(s)) for s in streams])
+    kinds = {s.pattern for s in streams}
+    pattern: Pattern = streams[0].pattern if len(kinds) == 1 else "order"
+    return Stream(**merged, start=starts(lengths), pattern=pattern)
+
+
+def start_of(stream: Stream) -> np.ndarray:
+    """(R + 1,) where each text of a ragged stream begins."""
+    if stream.start is None:
+        raise ValueError("collation lays out ragged streams: this one has no `start`")
+    return stream.start
+
+
 # ---------------------------------------------------------------- what a head must say
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from unmask.batch import Batch, Stream, Targets, TermKey
-from unmask.loss import Program, Term, _router_terms, announced, forward_heads, head_sum
+from unmask.loss import Program, Term, announced, forward_heads, head_sum, router_terms
 from unmask.model.heads import HeadModule, read
 from unmask.objectives.base import LM, Objective
 from unmask.objectives.replaced import COPY, DETECTION, GENERATOR, RECOVERY, Replaced
@@ -58,7 +58,7 @@ def replaced(objective: Objective) -> Program:
         terms.update(_figures(name, targets, drawn, likeliest))
         for network, seen in ((GENERATOR, states), ("model", judged)):
             if "router" in seen:
-                terms.update(_router_terms(network, seen["router"], networks[network].config, batch))
+                terms.update(router_terms(network, seen["router"], networks[network].config, batch))
         return terms
 
     return program

@@ -61,11 +61,11 @@ def forward_heads(
         terms[key] = Term(total, float(targets.norm), head.coefficient)
     for name, found in states.items():
         if "router" in found:
-            terms.update(_router_terms(name, found["router"], networks[name].config, batch))
+            terms.update(router_terms(name, found["router"], networks[name].config, batch))
     return terms
 
 
-def _router_terms(network: str, losses: Tensor, config: ModelConfig, batch: Batch) -> dict[TermKey, Term]:
+def router_terms(network: str, losses: Tensor, config: ModelConfig, batch: Batch) -> dict[TermKey, Term]:
     """Terms of the router's losses (2,): balance and z, means over a batch."""
     assert config.experts is not None
     terms: dict[TermKey, Term] = {}

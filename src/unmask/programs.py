@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.batch import Batch, TermKey
 from unmask.electra import replaced, replaced_norms
 from unmask.errors import UserError
-from unmask.loss import Program, Term, _router_terms, announced, forward_heads, head_sum
+from unmask.loss import Program, Term, announced, forward_heads, head_sum, router_terms
 from unmask.model.heads import read
 from unmask.objectives.base import Objective
 from unmask.objectives.contrastive import PASSAGE, QUERY, Contrastive
@@ -68,7 +68,7 @@ def contrastive(objective: Objective) -> Program:
                 total = head_sum(head, module, states[head.states], batch, targets)
                 terms[key] = Term(total, float(targets.norm), head.coefficient)
         if "router" in states:
-            terms.update(_router_terms("model", states["router"], network.config, batch))
+            terms.update(router_terms("model", states["router"], network.config, batch))
         real = batch.targets[objective.type, QUERY].weight > 0
         losses = dict(zip((QUERY, PASSAGE), in_batch(embedded[QUERY], embedded[PASSAGE], real, objective), strict=True))
         for name, loss in losses.items():

@@ -100,7 +100,7 @@ class Recipe(TextConfig):
             )
         two = self.objective.shape(self.context, self.target_context).source > 0
         if two != (self.model.num_source_layers > 0):
-            need = "two stacks: set model.num_source_layers" if two else "one stack: set model.num_source_layers=0"
+            need = "two stacks (model.num_source_layers)" if two else "one stack, or another objective or layout"
             return f"objective {self.objective.type} in this layout needs a model with {need}"
         return ""
 

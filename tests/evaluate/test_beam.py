@@ -346,7 +346,7 @@ def test_generate_takes_beams_and_says_what_does_not_fit() -> None:
     assert lm.generate(PROMPTS, 8, beams=3, length_penalty=0.5) == texts != lm.generate(PROMPTS, 8)
     for settings, message in (
         ({"beams": 4, "temperature": 0.7}, "beams=4 searches and draws nothing"),
-        ({"beams": 2, "top_k": 5}, "leave out temperature, top_k and top_p"),
+        ({"beams": 2, "top_k": 5}, "leave out temperature, top_k, top_p and seed"),
         ({"length_penalty": 0.5}, "give beams=2 or more"),
         ({"early_stopping": True}, "give beams=2 or more"),
         ({"beams": 0}, "beams=0 must be at least 1"),

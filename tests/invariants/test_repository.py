@@ -19,6 +19,7 @@ LEVELS = [
     {"tokens"},
     {"data", "model"},
     {"loss"},
+    {"networks", "electra"},
     {"programs"},
     {"train"},
     {"evaluate"},

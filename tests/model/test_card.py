@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,3 +140,15 @@ def test_sources_of_the_hub_are_datasets_and_texts_of_others_cannot_break_the_ca
     assert front_of(text)["license"].startswith("mit: [x")
     assert "`hf:local`" in text and "/data" not in text
     assert text.count("```") == 4
+
+
+def test_a_model_that_sees_both_sides_is_no_writer_whatever_class_holds_it() -> None:
+    """The library counts XLNet's class among the causal ones."""
+    from unmask.config import ModelConfig
+    from unmask.model.card import _kind
+
+    def facts(**settings: Any) -> Any:
+        return SimpleNamespace(classes=("AutoModel", "AutoModelForCausalLM"), config=ModelConfig(**settings))
+
+    assert _kind(facts(visibility="bidirectional")) == "AutoModelForMaskedLM"
+    assert _kind(facts(visibility="causal")) == _kind(facts(visibility="prefix")) == "AutoModelForCausalLM"

@@ -11,28 +11,28 @@ from unmask.model import gather
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A package of modules given as texts, gathered from `toy.top`."""
+    """A package of modules given as texts, gathered from `toys.top`."""
 
     def write(**texts: str) -> str:
-        (tmp_path / "toy").mkdir(exist_ok=True)
+        (tmp_path / "toys").mkdir(exist_ok=True)
         for name, text in {"__init__": "", **texts}.items():
-            (tmp_path / "toy" / f"{name}.py").write_text(text)
-        return gather.gathered("toy.top", '"""toy"""\n')
+            (tmp_path / "toys" / f"{name}.py").write_text(text)
+        return gather.gathered("toys.top", '"""toys"""\n')
 
-    monkeypatch.setattr(gather, "PACKAGE", "toy")
+    monkeypatch.setattr(gather, "PACKAGE", "toys")
     monkeypatch.syspath_prepend(tmp_path)
     yield write
-    for name in [n for n in sys.modules if n.split(".")[0] == "toy"]:
+    for name in [n for n in sys.modules if n.split(".")[0] == "toys"]:
         del sys.modules[name]
 
 
 def test_what_nothing_reaches_is_left_out_and_imports_inside_functions_are_followed(toy: Any) -> None:
     text = toy(
-        top="import math\nfrom toy.low import used\n\ndef top():\n    from toy.late import late\n"
+        top="import math\nfrom toys.low import used\n\ndef top():\n    from toys.late import late\n"
         "    return used() + late() + math.pi\n",
         low="import json\n\nLIMIT = 3\n'''Said here.'''\n\ndef unused():\n    return json\n\n"
         "# why\ndef used():\n    return LIMIT\n",
-        late="from toy.low import LIMIT\n\ndef late():\n    return LIMIT\n",
+        late="from toys.low import LIMIT\n\ndef late():\n    return LIMIT\n",
     )
     space: dict[str, Any] = {}
     exec(text, space)
@@ -44,10 +44,10 @@ def test_what_nothing_reaches_is_left_out_and_imports_inside_functions_are_follo
 @pytest.mark.parametrize(
     "top, low, fault",
     [
-        ("from toy.low import a\n\ndef f():\n    return a()\n\ndef b():\n    return 1\n",
-         "def a():\n    return b()\n\ndef b():\n    return 2\n", "b is defined by toy.low and by toy.top"),
-        ("from toy import low\n\ndef f():\n    return low.a()\n", "def a():\n    return 1\n", "import names of"),
-        ("from toy.low import a as c\n\ndef f():\n    return c()\n", "def a():\n    return 1\n", "import names of"),
+        ("from toys.low import a\n\ndef f():\n    return a()\n\ndef b():\n    return 1\n",
+         "def a():\n    return b()\n\ndef b():\n    return 2\n", "b is defined by toys.low and by toys.top"),
+        ("from toys import low\n\ndef f():\n    return low.a()\n", "def a():\n    return 1\n", "import names of"),
+        ("from toys.low import a as c\n\ndef f():\n    return c()\n", "def a():\n    return 1\n", "import names of"),
     ],
 )  # fmt: skip
 def test_names_that_cannot_stand_in_one_file_are_refused(toy: Any, top: str, low: str, fault: str) -> None:

@@ -38,7 +38,9 @@ def inspect(
     from unmask.describe import advice, describe
     from unmask.model.advise import parse_count
 
-    if (what is None) == (target is None):
+    if what is not None and target is not None:
+        raise UserError(f"{what} is inspected as it is, --target advises a new model: leave one out (or --preset NAME)")
+    if what is None and target is None:
         raise UserError("say what to inspect: a recipe, run, directory, preset or file, or --target SIZE for advice")
     if target is None and (preset or family):
         raise UserError("--preset and --family go with --target; to inspect a preset, give its name alone")

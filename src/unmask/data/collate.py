@@ -12,10 +12,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.batch import Batch, Examples, Head, Pattern, Samples, Stream, Targets, TermKey, places, starts
+from unmask.batch import (
+    OPTIONAL,
+    Batch,
+    Examples,
+    Head,
+    Samples,
+    Stream,
+    Targets,
+    TermKey,
+    joined,
+    places,
+    start_of,
+)
 from unmask.objectives.base import Shape, Sizes
-
-_OPTIONAL = ("token_type", "positions2")
 
 
 @dataclass(frozen=True)
@@ -97,47 +107,22 @@ def collate(
     side: on which side of a row the padding stands. index: (S,) global sample numbers, carried along.
     """
     examples = list(parts.values())
-    stream = _joined([e.stream for e in examples])
+    stream = joined([e.stream for e in examples])
     sources = [e.source for e in examples]
-    source = _joined([s for s in sources if s is not None]) if any(s is not None for s in sources) else None
+    source = joined([s for s in sources if s is not None]) if any(s is not None for s in sources) else None
     if source is not None and any(s is None for s in sources):
         raise ValueError("a batch cannot mix objectives with and without a source")
-    place = place or one_per_row(Sizes(np.diff(_start(stream))))
+    place = place or one_per_row(Sizes(np.diff(start_of(stream))))
     base = _block_base(stream, source, place)
     t, s = (0, 0) if shape is None else (shape.stream, shape.source)
     laid, where = _lay(stream, place.row, place.stream_at, place.rows, t, base, side, pad)
     where_source = None
     if source is not None:
         source, where_source = _lay(source, place.row, place.source_at, place.rows, s, base, side, pad)
-    number = np.repeat(np.arange(len(examples)), [len(_start(e.stream)) - 1 for e in examples])
+    number = np.repeat(np.arange(len(examples)), [len(start_of(e.stream)) - 1 for e in examples])
     samples = Samples(place.row, base + 1, np.arange(len(number)) if index is None else index, number)
     targets, declared = _targets(parts, heads, {"stream": (where, laid), "source": (where_source, source)})
     return Batch(laid, targets, declared, source, samples)
-
-
-def _joined(streams: list[Stream]) -> Stream:
-    """One ragged stream out of several; a field that only some have is 0 in the others."""
-    if len(streams) == 1:
-        return streams[0]
-    merged: dict[str, Any] = {
-        k: np.concatenate([getattr(s, k) for s in streams])
-        for k in ("tokens", "positions", "block", "reveal", "horizon")
-    }
-    for k in _OPTIONAL:
-        if any(getattr(s, k) is not None for s in streams):
-            merged[k] = np.concatenate(
-                [np.zeros(len(s.tokens), np.int32) if getattr(s, k) is None else getattr(s, k) for s in streams]
-            )
-    lengths = np.concatenate([np.diff(_start(s)) for s in streams])
-    kinds = {s.pattern for s in streams}
-    pattern: Pattern = streams[0].pattern if len(kinds) == 1 else "order"
-    return Stream(**merged, start=starts(lengths), pattern=pattern)
-
-
-def _start(stream: Stream) -> np.ndarray:
-    if stream.start is None:
-        raise ValueError("collation lays out ragged streams: this one has no `start`")
-    return stream.start
 
 
 def _block_base(stream: Stream, source: Stream | None, place: Placement) -> np.ndarray:
@@ -155,7 +140,7 @@ def _block_base(stream: Stream, source: Stream | None, place: Placement) -> np.n
 
 def _blocks(stream: Stream) -> np.ndarray:
     """(S,) the highest block id of each example, 0 where it has no tokens."""
-    start = _start(stream)
+    start = start_of(stream)
     top = np.zeros(len(start) - 1, np.int64)
     some = np.diff(start) > 0
     if some.any():
@@ -169,7 +154,7 @@ def _lay(
     stream: Stream, row: np.ndarray, at: np.ndarray, rows: int, length: int, base: np.ndarray, side: str, pad: int
 ) -> tuple[Stream, np.ndarray]:
     """(rows, T) arrays, and for each ragged token its flat place in them."""
-    start = _start(stream)
+    start = start_of(stream)
     sizes = np.diff(start)
     used = np.zeros(rows, np.int64)
     np.maximum.at(used, row, at + sizes)
@@ -198,7 +183,7 @@ def _lay(
         isolated=bool((block == block[:, :1]).all() and (block != 0).all()),
         contiguous=_contiguous(stream),
     )
-    more: dict[str, Any] = {k: scatter(getattr(stream, k), 0) for k in _OPTIONAL if getattr(stream, k) is not None}
+    more: dict[str, Any] = {k: scatter(getattr(stream, k), 0) for k in OPTIONAL if getattr(stream, k) is not None}
     return replace(laid, **more), where
 
 
@@ -207,7 +192,7 @@ def _contiguous(stream: Stream) -> bool:
 
     An example stays in one piece in its row, so the ragged stream tells it.
     """
-    start = _start(stream)
+    start = start_of(stream)
     offset = places(start) - stream.positions
     if not offset.any():
         return True

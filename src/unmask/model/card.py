@@ -177,7 +177,7 @@ def _front(facts: Facts, datasets: Iterable[str]) -> str:
     objective = (facts.objective or {}).get("type")
     tags = ["unmask", *([objective] if objective else []), *([] if facts.own_code else [facts.config.family])]
     front: dict[str, Any] = {"library_name": "transformers", "tags": list(dict.fromkeys(tags))}
-    task = {"AutoModelForMaskedLM": "fill-mask", "AutoModelForCausalLM": "text-generation"}.get(facts.classes[-1])
+    task = {"AutoModelForMaskedLM": "fill-mask", "AutoModelForCausalLM": "text-generation"}.get(_kind(facts))
     if task:
         front["pipeline_tag"] = task
     if facts.license:
@@ -242,7 +242,7 @@ def _use(facts: Facts) -> str:
     lines.append(f'model = {auto}.from_pretrained("."{trust}).eval()')
     if facts.tokenizer:
         lines.append(f'tokenizer = AutoTokenizer.from_pretrained("."{trust})')
-    lines += _example(facts, auto)
+    lines += _example(facts, _kind(facts))
     note = (
         "\nNo class of the library computes this model, so its code lies beside the weights in `modeling_unmask.py` "
         "(generated; its head says how to check it), and `trust_remote_code=True` runs it. `generate` there keeps no "
@@ -257,6 +257,13 @@ def _use(facts: Facts) -> str:
         else ""
     )
     return f"## How to use\n{note}{prefix}\nRun in this directory:\n\n```python\n" + "\n".join(lines) + "\n```"
+
+
+def _kind(facts: Facts) -> str:
+    """What the model is for. The library has XLNet's class among the causal ones, though it sees both sides."""
+    auto, config = facts.classes[-1], facts.config
+    both_sides = config.visibility == "bidirectional" and not config.num_source_layers
+    return "AutoModelForMaskedLM" if both_sides and auto == "AutoModelForCausalLM" else auto
 
 
 def _example(facts: Facts, auto: str) -> list[str]:

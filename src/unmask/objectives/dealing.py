@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from unmask.batch import Examples, Head, Rows, Stream, Targets, ranges, starts
+from unmask.batch import Examples, Head, Rows, Stream, Targets, joined, ranges, start_of, starts
 from unmask.objectives.base import Outline, Sizes
 
 
@@ -107,22 +107,20 @@ def regrouped(examples: Sequence[Examples], heads: Sequence[Sequence[Head]], whi
 
 def _in_order(streams: Sequence[Stream], order: np.ndarray) -> tuple[Stream, np.ndarray]:
     """One stream of the texts in another order, and where each token went."""
-    from unmask.data.collate import _joined  # the one place that knows how streams join
-
-    joined = _joined(list(streams))
-    start = _start(joined)
+    whole = joined(list(streams))
+    start = start_of(whole)
     length = np.diff(start)
     take = ranges(start[:-1][order], length[order])
     into = np.empty(len(take), np.int64)
     into[take] = np.arange(len(take))
-    return replace(joined.map(lambda a: a[take]), start=starts(length[order])), into
+    return replace(whole.map(lambda a: a[take]), start=starts(length[order])), into
 
 
 def _placed(t: Targets, head: Head, into: np.ndarray, e: Examples, mine: np.ndarray, texts: int) -> Targets:
     """Targets that point into the joined stream, with a norm of every one of its texts."""
     stack = e.stream if head.stack == "stream" else e.source
     assert stack is not None
-    start = _start(stack)
+    start = start_of(stack)
     index = np.arange(len(stack.tokens)) if t.index is None else t.index
     norm = np.zeros(texts, np.float64)
     if t.norm is None:
@@ -139,14 +137,9 @@ def _one(each: Sequence[Targets], normed: bool) -> Targets:
     first = np.concatenate([t.index if t.index.ndim == 1 else t.index[:, 0] for t in each if t.index is not None])
     order = np.argsort(first, kind="stable")
 
-    def joined(name: str) -> Any:
+    def together(name: str) -> Any:
         values = [getattr(t, name) for t in each]
         return None if any(v is None for v in values) else np.concatenate(values)[order]
 
     names = ("index", "value", "weight", "group", "extra", "draw")
-    return Targets(**{k: joined(k) for k in names}, norm=np.sum([t.norm for t in each], axis=0) if normed else None)
-
-
-def _start(stream: Stream) -> np.ndarray:
-    assert stream.start is not None
-    return stream.start
+    return Targets(**{k: together(k) for k in names}, norm=np.sum([t.norm for t in each], axis=0) if normed else None)

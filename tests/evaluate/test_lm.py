@@ -154,6 +154,17 @@ def test_f12_logits_do_not_depend_on_padding(name: str, positions: str) -> None:
     torch.testing.assert_close(left[slice(0, 3) if more else slice(3, 6)], short, rtol=1e-4, atol=1e-5)
 
 
+def test_f10_a_batch_needs_no_pad_token() -> None:
+    """A causal model without a tokenizer, hence without a pad token: any filler under the mask gives the same."""
+    lm = LM(model_of("causal").network, 32)
+    texts = [list(range(5, 5 + n)) for n in (3, 9, 1, 6, 12, 2, 7, 4)]
+    for filler in (0, 9, 41):
+        ids = [[*t, *[filler] * (12 - len(t))] for t in texts]
+        together = lm.logits(ids, [[1] * len(t) + [0] * (12 - len(t)) for t in texts])
+        for row, text in zip(together, texts, strict=True):
+            torch.testing.assert_close(row[: len(text)], lm.logits([text])[0], rtol=1e-4, atol=1e-5)
+
+
 def test_f11_a_pad_id_without_a_mask_is_a_token() -> None:
     lm = model_of("masked")
     pad = lm.vocabulary.need("pad")

@@ -72,8 +72,8 @@ def changed(path: Path, by: float) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_an_export_keeps_ids_control_ids_logits_and_the_likeliest_tokens(name: str, tmp_path: Path) -> None:
-    """F09: 100 sentences through the library alone."""
+def test_f09_an_export_keeps_ids_control_ids_logits_and_the_likeliest_tokens(name: str, tmp_path: Path) -> None:
+    """100 sentences through the library alone."""
     lm = lm_of(name)
     assert lm.tokenizer is not None
     report = lm.export(tmp_path / "hf")

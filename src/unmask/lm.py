@@ -33,7 +33,7 @@ from unmask.model.card import Facts, one_line, write_card
 from unmask.model.heads import HeadModule, read
 from unmask.model.interop import Report, export_hf
 from unmask.model.transformer import Transformer
-from unmask.model.translate import NOTES, read_notes
+from unmask.model.translate import NOTES
 from unmask.model.verify import check_export, check_ids
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective, Plan
@@ -330,7 +330,7 @@ class LM:
         left_out = (export_own if stock_family(self.config) is None else export_hf)(self.network, written, ids)
         if self.tokenizer is not None:
             self.tokenizer.save_hf(written, around(self.objective, self.config), max_length=self.context)
-        notes = {**read_notes(written), "visibility": self.config.visibility, **self.trained()}
+        notes = {"visibility": self.config.visibility, **self.trained()}
         (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
         difference = check_export(self.network, written, self._samples())
         check_ids(written, {r: i for r, i in ids.items() if r in ("pad", "bos", "eos", "decoder_start")})

@@ -14,13 +14,13 @@ from unmask.errors import UserError
 from unmask.train.hooks import Evaluation
 from unmask.train.optim import Optimizer
 from unmask.train.prefetch import Prefetch
-from unmask.train.trainer import total_norms
+from unmask.train.trainer import summed
 
 
 def gradients(t):
     t.precision = "fp32"
     micro = t.batches(0, 0.0)
-    values = t._backward(0, micro, total_norms(micro))
+    values = t._backward(0, micro, summed(batch.norms() for batch in micro))
     return values, {n: p.grad.clone() for n, p in t.networks.named_parameters()}
 
 

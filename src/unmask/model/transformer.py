@@ -171,7 +171,7 @@ class Stack(nn.Module):
             local_angles=rotary(stream.positions, c.rotary_size, base, dtype) if turn and local else None,
             pairs=None if self.relative is None else self.relative.pairs(stream, keys),
             tokens=stream.tokens,
-            real=stream.block != 0,
+            real=None if c.experts is None else stream.block != 0,
             cross=None if memory is None else cross_view(stream, memory[1], c.num_heads, dtype, explicit),
             memory=None if memory is None else memory[0],
             cache=cache,

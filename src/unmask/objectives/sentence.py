@@ -14,6 +14,7 @@ Legend: N tokens of R texts end to end, M tokens of their R partners.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
 
@@ -69,8 +70,8 @@ class SentencePair(Objective):
     def sizes(self, of: Outline) -> Sizes:
         return Sizes(self.segments(of).length.sum(1) + 3)
 
-    def segments(self, of: Outline) -> Segments:
-        raise NotImplementedError
+    @abstractmethod
+    def segments(self, of: Outline) -> Segments: ...
 
     def __call__(self, rows: Rows, vocabulary: Vocabulary) -> Examples:
         if "partner" in self.needs and rows.partner is None:

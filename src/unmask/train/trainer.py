@@ -370,11 +370,6 @@ class Trainer:
         return True
 
 
-def total_norms(micro: list[Batch]) -> dict[TermKey, float]:
-    """The divisor of every target's term: its norms summed over the update's micro-batches."""
-    return summed(batch.norms() for batch in micro)
-
-
 def summed(norms: Iterable[Mapping[TermKey, float]]) -> dict[TermKey, float]:
     """The divisor of every announced term, from the norms of the update's micro-batches."""
     out: dict[TermKey, float] = {}

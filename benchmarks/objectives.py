@@ -4,8 +4,11 @@
 
 Each objective, in each layout, on 64 rows of equal length that fill a context of 512, and on as many tokens of texts
 whose lengths are those of Wikipedia's paragraphs ($UNMASK_DATA; else log-normal ones of the same median), packed.
+Where it reads nothing but tokens, also through the whole loader: the order of texts, packing of 256 samples at a time,
+and reading, over documents of these lengths, in updates of 32 rows.
 In the same rounds the peers' collators (transformers) on 64 blocks of 512. ratio = ours / theirs where the peer has a
-collator for it; targets: 10 × the peer, and 50 M causal, 20 M masked, 5 M others, half of that on real lengths.
+collator for it; targets: 10 × the peer, and 50 M causal, 20 M masked, 5 M others, half of that on real lengths; 5 M
+through the loader.
 Figures are medians over the rounds; spread is their range.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import statistics
@@ -21,6 +25,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -28,7 +33,7 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 import numpy as np  # noqa: E402 - after the threads are set
 
-CONTEXT, ROWS = 512, 64
+CONTEXT, ROWS, UPDATE = 512, 64, 32
 PEERS = {"causal": "causal", "masked": "mlm", "permutation": "permutation"}
 TARGETS = {"causal": 50e6, "masked": 20e6}
 OTHERS, RATIO = 5e6, 10.0
@@ -66,7 +71,7 @@ def row(name: str, speeds: dict[str, list[float]], theirs: dict[str, Any]) -> di
     """One line of results; `target` is a ratio where there is a peer and equal lengths, else null."""
     kind, lengths = name.split(" ")[0], name.rsplit(", ", 1)[1]
     mine, peer = speeds[name], PEERS.get(kind)
-    goal = TARGETS.get(kind, OTHERS) / (1 if lengths == "equal" else 2)
+    goal = OTHERS if lengths == "loader" else TARGETS.get(kind, OTHERS) / (1 if lengths == "equal" else 2)
     ratios = [a / b for a, b in zip(mine, speeds[peer], strict=True)] if peer in theirs and lengths == "equal" else None
     met = statistics.median(mine) >= goal and (ratios is None or statistics.median(ratios) >= RATIO)
     return {
@@ -113,7 +118,21 @@ def works(only: list[str]) -> dict[str, tuple[Callable[[], Any], int]]:
         for kind, sizes in (("equal", np.full(ROWS, room)), ("real", real)):
             label = f"{name} {layout_of(objective)}, {kind}"
             found[label] = work_of(objective, rows_of(sizes, objective.needs, words), words, shape, kind == "real")
+        if not objective.needs and objective.cut == "tokens":
+            found[f"{name} {layout_of(objective)}, loader"] = loader_of(objective, words, shape, lengths)
     return found
+
+
+def loader_of(objective: Any, words: Any, shape: Any, lengths: np.ndarray) -> tuple[Callable[[], Any], int]:
+    """One update after the other, and the raw tokens of one on average."""
+    from unmask.batch import starts
+    from unmask.data.loader import Loader
+
+    documents = starts(lengths)
+    tokens = np.random.default_rng(0).choice(words.ordinary, int(documents[-1])).astype(np.uint16)
+    text = SimpleNamespace(tokens=tokens, documents=documents)
+    loader, steps = Loader(text, objective, words, shape, rows=UPDATE, seed=0), itertools.count()
+    return lambda: loader(next(steps)), round(loader.per_step * loader.pieces.length.mean())
 
 
 def work_of(objective: Any, rows: Any, words: Any, shape: Any, packed: bool) -> tuple[Callable[[], Any], int]:

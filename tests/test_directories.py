@@ -18,7 +18,7 @@ from unmask.cli import app
 from unmask.config import BudgetConfig, ModelConfig, TrainConfig
 from unmask.config.model import ExpertsConfig
 from unmask.conversion import convert
-from unmask.describe import describe
+from unmask.description import describe
 from unmask.errors import UserError
 from unmask.initial import taken
 from unmask.lm import LM
@@ -28,6 +28,7 @@ from unmask.model.transformer import Transformer
 from unmask.recipe import load_recipe
 from unmask.run import prepared, pretrain, resolve, resume_run, stored_recipe
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.train.trainer import Trainer
 
 TINY: dict[str, Any] = {
     "tokenizer.type": "byte",
@@ -55,6 +56,39 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(place: Path, out: Path, recipe: str = "decoder-small", **settings: Any) -> Any:
     settings = {"corpus.path": str(place / "text.txt"), "corpus.document": "line", **settings}
     return pretrain(recipe, out=out, cache=place / "cache", say=lambda _: None, **settings)
+
+
+def test_a_start_that_fails_leaves_its_place_to_the_mended_command(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong before the first update is done, here a full disk; what lay there before stays."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep me")
+    seen: list[str] = []
+
+    def full(trainer: Trainer) -> None:
+        seen.extend(p.name for p in trainer.out.iterdir())
+        raise UserError("no room to write")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Trainer, "_require_space", full)
+        for out, own in (("run", dict(TINY)), ("mine", {**ON, "init": str(place / "decoder")})):
+            with pytest.raises(UserError, match="no room to write"):
+                start(place, tmp_path / out, **own)
+    assert {"recipe.yaml", "plan.json", "init"} <= set(seen)
+    assert not (tmp_path / "run").exists() and [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    assert start(place, tmp_path / "run", **{**TINY, "checkpoint.every": 2}).counters.step == 2
+
+
+def test_a_run_that_made_an_update_stays(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {**TINY, "budget.steps": 4}
+    with monkeypatch.context() as broken:
+        broken.setattr("unmask.train.checkpoint.write", lambda *_: (_ for _ in ()).throw(UserError("disk full")))
+        with pytest.raises(UserError, match="disk full"):
+            start(place, tmp_path / "run", **own)
+    assert (tmp_path / "run" / "recipe.yaml").exists() and (tmp_path / "run" / "metrics.jsonl").exists()
+    with pytest.raises(UserError, match="already holds a run"):
+        start(place, tmp_path / "run", **own)
 
 
 def random(model: Any) -> Any:

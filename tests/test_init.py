@@ -234,6 +234,70 @@ def test_a_masked_objective_says_how_to_add_its_token(place: Path, tmp_path: Pat
     assert new.fill("the [MASK] of").masks
 
 
+# ---------------------------------------------------------------- another objective's additions
+
+
+@pytest.fixture(scope="module")
+def bert(place: Path) -> Path:
+    """An encoder with learned positions and two token types."""
+    settings = {"model.preset": "bert-base", "model.hidden_size": 32, "model.num_heads": 2, "model.num_layers": 2}
+    more = {"model.intermediate_size": 64, "model.max_position": 64, "tokenizer.type": "wordpiece"}
+    start(place, place / "bert", "encoder-small", **{**TINY, **settings, **more})
+    return place / "bert"
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "new", "grown"),
+    [
+        ("permutation", {"model.query_vector": True}, ["query"], []),
+        ("glm", {"model.positions2": 40}, ["stack.positions2.weight"], []),
+        ("unilm", {"model.token_types": 6}, [], ["stack.token_types.weight"]),
+    ],
+)
+def test_what_an_objective_adds_to_a_model_starts_from_the_seed(
+    objective: str, settings: dict[str, Any], new: list[str], grown: list[str], bert: Path, place: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    own = {**ON, "objective.type": objective, "init": str(bert), **settings}
+    start(place, tmp_path / "run", "encoder-small", said, **own, seed=3)
+    report = json.loads((tmp_path / "run" / "init.json").read_text())
+    assert (report["new"], report["grown"], report["restarted"]) == (new, grown, [])
+    assert all(any(name in line and "from the recipe's seed" in line for line in said) for name in new + grown)
+    made, kept = stored_recipe(tmp_path / "run"), started(tmp_path / "run")
+    fresh = Transformer(made.model, made.objective.heads(), seed=3).state_dict()
+    given = Weights.of(load(bert, device="cpu").network).state
+    for name in new:
+        assert torch.equal(kept[f"model.{name}"], fresh[name])
+    for name in grown:
+        rows = len(given[name])
+        assert rows == 2 and torch.equal(kept[f"model.{name}"], torch.cat([given[name], fresh[name][rows:]]))
+    assert all(torch.equal(kept[f"model.{n}"], t) for n, t in given.items() if n not in grown)
+    again = start(place, tmp_path / "run", "encoder-small", resume="auto", **own, seed=3)
+    assert again.counters.step == 2
+    assert load(tmp_path / "run").config == made.model
+
+
+def test_what_the_given_model_learnt_is_not_dropped_by_a_setting(bert: Path, place: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has model\.token_types=2, and 1 would drop what it learnt"):
+        start(place, tmp_path / "run", "encoder-small", **ON, init=str(bert), **{"model.token_types": 1})
+
+
+def test_modules_that_look_ahead_are_no_part_of_the_body(place: Path, tmp_path: Path) -> None:
+    """Multi-token prediction goes on from a causal model, one of fewer tokens from it, and a causal model again."""
+
+    def report(name: str, source: Path, **settings: Any) -> dict[str, Any]:
+        start(place, tmp_path / name, "decoder-small", **ON, init=str(source), **settings)
+        return dict(json.loads((tmp_path / name / "init.json").read_text()))
+
+    four = report("four", place / "decoder", **{"objective.type": "multi_token"})
+    assert four["body_share"] == 1 and four["new"] and all(".ahead." in name for name in four["new"])
+    two = report("two", tmp_path / "four", **{"objective.type": "multi_token", "objective.num_future": 2})
+    assert two["body_share"] == 1 and not two["new"] and all(n.startswith("stack.ahead.") for n in two["unused"])
+    one = report("one", tmp_path / "two")
+    assert not one["new"] and {n.split(".")[1] for n in one["unused"]} == {"ahead"}
+    assert load(tmp_path / "one").config.ahead_layers == 0
+
+
 # ---------------------------------------------------------------- filling
 
 

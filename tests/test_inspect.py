@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from unmask.batch import Head
 from unmask.cli import app
 from unmask.config import ModelConfig, TokenizerConfig
-from unmask.describe import advice, describe
+from unmask.description import advice, describe
 from unmask.errors import UserError
 from unmask.model.advise import advise, parse_count
 from unmask.model.cost import flops, visible_keys

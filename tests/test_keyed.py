@@ -128,6 +128,21 @@ def many(size: int, n: int) -> np.ndarray:
     return keyed.permuted(np.tile(np.arange(size), n), size, keys).reshape(n, size)
 
 
+@pytest.mark.parametrize("size", [65, 1000, 4097, 16385, 1_000_003, 10**9])
+def test_hardly_any_value_walks(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, bits = 0, keyed.bits
+
+    def counted(key: np.ndarray, position: np.ndarray) -> np.ndarray:
+        nonlocal drawn
+        drawn += np.broadcast(key, position).size
+        return bits(key, position)
+
+    monkeypatch.setattr(keyed, "bits", counted)
+    index = np.random.default_rng(0).integers(0, size, 2000)
+    keyed.permuted(index, size, 7)
+    assert 6 * 2000 <= drawn <= 6 * 2000 * (1 + 2 / np.sqrt(size))
+
+
 def test_ten_million_samples_cost_no_more_than_ten_thousand() -> None:
     def seconds(size: int) -> float:
         index = np.arange(64) * (size // 64)

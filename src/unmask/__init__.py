@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unmask.conversion import convert
-    from unmask.describe import describe
+    from unmask.description import describe
     from unmask.lm import LM
     from unmask.loading import import_run, load
     from unmask.run import evaluate, pretrain, resume_run
@@ -21,7 +21,7 @@ __all__ = ["LM", "convert", "describe", "evaluate", "import_run", "load", "pretr
 _HOME = {
     "LM": "unmask.lm",
     "convert": "unmask.conversion",
-    "describe": "unmask.describe",
+    "describe": "unmask.description",
     "evaluate": "unmask.run",
     "import_run": "unmask.loading",
     "load": "unmask.loading",

@@ -116,7 +116,9 @@ class Rows:
 
 def starts(lengths: Any) -> np.ndarray:
     """(R + 1,) where texts of these lengths begin when laid end to end."""
-    return np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int64)
+    out = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.asarray(lengths, np.int64), out=out[1:])
+    return out
 
 
 def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
@@ -127,7 +129,9 @@ def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
     [7, 8, 9, 2, 3]
     """
     start = starts(length)
-    return np.repeat(begin - start[:-1], length) + np.arange(start[-1])
+    out = np.repeat(begin - start[:-1], length)
+    out += np.arange(start[-1])
+    return out
 
 
 def places(start: np.ndarray) -> np.ndarray:

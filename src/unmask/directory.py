@@ -9,6 +9,7 @@ init/, init.json    with `init`: the weights it started from, and what of them w
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -126,6 +127,23 @@ def write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
         ) from error
 
 
+def take_back(out: Path) -> None:
+    """Remove what a run that never made an update wrote, so that its mended command may start there.
+
+    Other files stay, and with them their directory.
+    """
+    if any((out / "checkpoints").glob("step-*")):
+        return
+    for name in ("recipe.yaml", "plan.json", "metrics.jsonl", "tokenizer.json", "text.json", "environment.json"):
+        (out / name).unlink(missing_ok=True)
+    if (out / "init.json").exists():
+        shutil.rmtree(out / "init", ignore_errors=True)
+        (out / "init.json").unlink()
+    for folder in (out / "checkpoints", out):
+        with contextlib.suppress(OSError):  # not there, or not empty
+            folder.rmdir()
+
+
 def environment() -> dict[str, Any]:
     """What a run was made with."""
     packages = ("unmask", "torch", "numpy", "tokenizers", "safetensors", "pydantic", "transformers")
@@ -165,3 +183,22 @@ def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], No
             "restore it, or start a new run"
         )
     return text
+
+
+def data_of(run: Path | None) -> dict[str, Any] | None:
+    """How much text a run was trained on, where that is still known."""
+    if run is not None and (run / "text.json").is_file():
+        with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):  # the text may be gone
+            values = json.loads((run / "text.json").read_text(encoding="utf-8"))
+            return Prepared.load(Path(values["prepared"])).summary()
+    return None
+
+
+def first_of(run: Path | None) -> Path | None:
+    """The directory that a run's first weights come from, by `init`, an import or a conversion."""
+    if run is not None and (run / "recipe.yaml").is_file():
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+            values = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+            if isinstance(values, dict) and (place := values.get("imported") or values.get("init")):
+                return Path(str(place))
+    return None

@@ -7,9 +7,10 @@ again(networks, out)            that copy: a resumed run needs DIR no more
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +20,11 @@ from unmask.batch import Rows
 from unmask.config import ModelConfig, TokenizerConfig
 from unmask.errors import UserError
 from unmask.lm import LM
+from unmask.loading import load
 from unmask.model.convert import Weights, to_visibility
 from unmask.model.interop import LEAST
 from unmask.model.transformer import Transformer
+from unmask.networks import Shifted
 from unmask.objectives.base import Objective
 from unmask.objectives.mixture import parts_of
 from unmask.recipe import OF_TRAINING, Recipe
@@ -33,15 +36,18 @@ from unmask.train import checkpoint
 
 KEPT = "init"
 """The folder of a run that holds the weights it started from."""
+ADDED = ("query_vector", "positions2", "token_types")
+"""Model settings that add a tensor or rows to what there is, which objectives may ask for: they start from the seed."""
 SHOWN = 6
 """Names in one line of the report; init.json lists all."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What became of the tensors: ours in the first four, those of the directory in `unused`.
+    """What became of the tensors: ours in the first five, those of the directory in `unused`.
 
     restarted  heads of another size, which start anew with the spread of every other one
+    grown      tables with more rows, of which the first are loaded
     reshaped   of a Hugging Face directory: fused from several, or transposed
     """
 
@@ -52,12 +58,14 @@ class Filled:
     unused: tuple[str, ...]
     numbers: int
     body_share: float
+    grown: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The report, one kind a line."""
         kinds = {
             "new, from the recipe's seed": self.new,
             "of another size, started anew": self.restarted,
+            "with more rows, the new ones from the recipe's seed": self.grown,
             "re-shaped (fused or transposed)": self.reshaped,
             "not used": self.unused,
         }
@@ -79,13 +87,14 @@ def taken(recipe: Recipe, lm: LM) -> tuple[Recipe, Tokenizer | TokenizerConfig]:
     The mask is the objective's: causal weights may be continued as a masked or a prefix model.
     """
     place, asked = Path(str(recipe.init)), recipe.model
-    config = _under(recipe.objective, lm, place)
     explicit = {name: getattr(asked, name) for name in asked.model_fields_set}
+    config = _with_more(_under(recipe.objective, lm, place), explicit, place)
     for name, value in explicit.items():
         if name not in OF_TRAINING and value != getattr(config, name):
             raise UserError(
-                f"init={place} has model.{name}={getattr(config, name)}, not {value}: leave model.{name} out "
-                f"(only {' and '.join(OF_TRAINING)} may be set), or convert the model first (unmask convert)"
+                f"init={place} has model.{name}={getattr(config, name)}, not {value}: leave model.{name} out (only "
+                f"{', '.join(OF_TRAINING)} may be set, and {', '.join(ADDED)} where the objective needs them), or "
+                "convert the model first (unmask convert)"
             )
     free = {name: value for name, value in explicit.items() if name in OF_TRAINING}
     given = "tokenizer" in recipe.model_fields_set
@@ -121,9 +130,22 @@ def _under(objective: Objective, lm: LM, place: Path) -> ModelConfig:
             f"objective {objective.type} in this layout needs {stacks} stack{'s' * (stacks - 1)}, and init={place} has "
             f"{3 - stacks}: {to}"
         )
-    if stacks == 2:
-        return lm.config
-    return to_visibility(Weights.of(lm.network), objective.visibility).config
+    config = lm.config if stacks == 2 else to_visibility(Weights.of(lm.network), objective.visibility).config
+    return config.model_copy(update={"ahead_layers": 0})  # the objective's own, if it has any
+
+
+def _with_more(config: ModelConfig, explicit: Mapping[str, Any], place: Path) -> ModelConfig:
+    """The settings with the tensors and rows that are asked for beside `init`."""
+    more = {
+        name: explicit[name] for name in ADDED if explicit.get(name, getattr(config, name)) != getattr(config, name)
+    }
+    for name, value in more.items():
+        if value < getattr(config, name):
+            raise UserError(
+                f"init={place} has model.{name}={getattr(config, name)}, and {value} would drop what it learnt: leave "
+                f"model.{name} out"
+            )
+    return Weights(config, {}).changed("", **more).config if more else config
 
 
 def _ends(lm: LM) -> dict[str, int | None]:
@@ -195,10 +217,11 @@ def fill(network: Transformer, weights: Weights, title: str) -> Filled:
     """Copy weights into a model by name, in place.
 
     Heads that the weights lack, or have in another size, keep the start that the model gave them. Under 90 % of the
-    body's numbers, or a body's tensor of another size, is an error: this is another model.
+    body's numbers, those aside that objectives add to a model (`ADDED`), or a body's tensor of another size is an
+    error: this is another model.
     """
     own = named_once(network)[0]
-    loaded, new, restarted = [], [], []
+    loaded, new, restarted, grown = [], [], [], []
     for name, tensor in own.items():
         there = weights.state.get(name)
         if there is None:
@@ -207,26 +230,41 @@ def fill(network: Transformer, weights: Weights, title: str) -> Filled:
             loaded.append(name)
         elif name.startswith("heads."):
             restarted.append(name)
+        elif _may_grow(name) and there.shape[1:] == tensor.shape[1:] and len(there) < len(tensor):
+            grown.append(name)
         else:
             raise UserError(
                 f"{title} holds {name} with {_sizes(there)}, and this model needs {_sizes(tensor)}: "
                 "they are different models"
             )
-    mine = (name for name in own if not name.startswith("heads.") and not name.endswith(".delta"))  # E_Δ starts at 0
-    body = {name: own[name].numel() for name in mine}
+    body = {name: tensor.numel() for name, tensor in own.items() if not _apart(name)}
     share = sum(body[name] for name in loaded if name in body) / sum(body.values())
-    if share < LEAST:
-        absent = next(name for name in body if name not in loaded)
+    needed = {name: size for name, size in body.items() if name != "query" and not _may_grow(name)}
+    known = sum(needed[name] for name in loaded if name in needed) / sum(needed.values())
+    if known < LEAST:
+        absent = next(name for name in needed if name not in loaded)
         raise UserError(
-            f"{title} holds only {share:.0%} of the body's weights (first missing: {absent}), under {LEAST:.0%}: "
+            f"{title} holds only {known:.0%} of the body's weights (first missing: {absent}), under {LEAST:.0%}: "
             "it is another model, or its tensors have other names"
         )
     with torch.no_grad():
         for name in loaded:
             own[name].copy_(weights.state[name])
+        for name in grown:
+            own[name][: len(weights.state[name])] = weights.state[name]
     unused = tuple(name for name in weights.state if name not in own)
-    numbers = sum(own[name].numel() for name in loaded)
-    return Filled(tuple(loaded), tuple(new), tuple(restarted), (), unused, numbers, share)
+    numbers = sum(weights.state[name].numel() for name in (*loaded, *grown))
+    return Filled(tuple(loaded), tuple(new), tuple(restarted), (), unused, numbers, share, tuple(grown))
+
+
+def _may_grow(name: str) -> bool:
+    """Tables that an objective may ask for, or for more rows of (`ADDED`)."""
+    return name.endswith(("positions2.weight", "token_types.weight"))
+
+
+def _apart(name: str) -> bool:
+    """What is no part of the body: heads, modules that look ahead for some, and E_Δ, which starts at 0."""
+    return name.startswith("heads.") or ".ahead." in name or name.endswith(".delta")
 
 
 def _sizes(tensor: torch.Tensor) -> str:
@@ -234,13 +272,17 @@ def _sizes(tensor: torch.Tensor) -> str:
 
 
 def start(networks: nn.ModuleDict, lm: LM, recipe: Recipe, out: Path, say: Callable[[str], None]) -> Filled:
-    """Fill the run's model, say what was found, and keep the weights in the run: a resumed one reads them there."""
+    """Fill the run's networks, say what was found, and keep the weights in the run: a resumed one reads them there."""
+    title = f"init={recipe.init}"
+    others = {name: _other(network, name, recipe, title) for name, network in networks.items() if name != "model"}
     network = networks["model"]
     assert isinstance(network, Transformer)
     weights = Weights.of(lm.network)
     if not lm.config.num_source_layers:
         weights = to_visibility(weights, network.config.visibility)
-    filled = fill(network, weights, f"init={recipe.init}")
+    if any(isinstance(found, Filled) for found in others.values()):
+        weights = replace(weights, state=_beside(network, weights.state))
+    filled = fill(network, weights, title)  # last: what networks share is the model's
     if lm.report is not None:
         read = set(filled.loaded)
         filled = replace(
@@ -249,10 +291,39 @@ def start(networks: nn.ModuleDict, lm: LM, recipe: Recipe, out: Path, say: Calla
             unused=(*filled.unused, *lm.report.unused),
         )
     for line in filled.lines():
-        say(f"init={recipe.init}: {line}")
+        say(f"{title}: {line}")
+    for name, found in others.items():
+        for line in [found] if isinstance(found, str) else found.lines():
+            say(f"{title}: {name}: {line}")
     checkpoint.write(out / KEPT, 0, networks, {}, {"step": 0})
-    checkpoint.write_json(out / "init.json", {"format": checkpoint.FORMAT, "init": recipe.init, **asdict(filled)})
+    more = {name: found if isinstance(found, str) else asdict(found) for name, found in others.items()}
+    report = {**asdict(filled), **({"others": more} if more else {})}
+    checkpoint.write_json(out / "init.json", {"format": checkpoint.FORMAT, "init": recipe.init, **report})
     return filled
+
+
+def _other(network: nn.Module, name: str, recipe: Recipe, title: str) -> Filled | str:
+    """Fill another network of the run (ELECTRA's generator) from that of the same name; or why it starts anew."""
+    assert isinstance(network, Transformer) and recipe.init is not None
+    try:
+        lm = load(recipe.init, device="cpu", network=name)
+    except UserError:  # a directory of one model
+        return f"from the recipe's seed: {recipe.init} holds no network of this name"
+    try:
+        return fill(network, Weights.of(lm.network), title)
+    except UserError as error:
+        return f"from the recipe's seed: {error}"
+
+
+def _beside(network: Transformer, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of a model whose tables are sums (gdes): what is added to the generator's, which is there already."""
+    found = dict(state)
+    for name, table in network.named_modules():
+        sum_ = state.get(f"{name}.weight")
+        if isinstance(table, Shifted) and sum_ is not None and sum_.shape == table.weight.shape:
+            own = table.weight.detach().clone()
+            found |= {f"{name}.weight": own, f"{name}.delta": sum_ - own}
+    return found
 
 
 def again(networks: nn.ModuleDict, out: Path) -> None:

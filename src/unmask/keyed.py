@@ -11,6 +11,7 @@ have nothing in common.
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import numpy as np
@@ -80,27 +81,29 @@ _SORTED = 64
 def permuted(index: np.ndarray, size: int, key: np.ndarray | int, rounds: int = 6) -> np.ndarray:
     """Where a keyed random permutation of ``range(size)`` sends each index; nothing is stored.
 
-    A balanced Feistel network over the next even number of bits, walked along its cycle until the
-    value falls inside the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"). With the
-    usual four rounds, neighbours stay neighbours up to twice as often as chance says; with six they do not.
-    Networks of few bits cannot say every permutation equally often: small ranges are sorted by random bits.
+    A Feistel network over a rectangle of a times b cells, the least that hold the range and are nearly square, walked
+    along its cycle until the value falls inside the range (Black and Rogaway 2002, "Ciphers with arbitrary finite
+    domains", methods 2 and 3): fewer than a cells lie outside, so hardly any value walks. With the usual four rounds,
+    neighbours stay neighbours up to twice as often as chance says; with six they do not.
+    Networks of few cells cannot say every permutation equally often: small ranges are sorted by random bits.
     """
-    out = np.array(index, np.uint64)
+    out = np.array(index, np.int64)
     flat = out.reshape(-1)
     key = np.broadcast_to(_u64(key).reshape(-1), flat.shape)
     if size <= _SORTED:
         rank = np.argsort(bits(key[:, None], np.arange(size)), axis=1, kind="stable")
-        return rank[np.arange(flat.size), flat.astype(np.int64)].reshape(out.shape)
-    half = np.uint64((int(size - 1).bit_length() + 1) // 2)
-    low = (np.uint64(1) << half) - np.uint64(1)
+        return rank[np.arange(flat.size), flat].reshape(out.shape)
+    b = math.isqrt(size - 1) + 1
+    a = -(-size // b)
     todo = np.arange(out.size)
     while todo.size:
-        left, right = flat[todo] >> half, flat[todo] & low
-        for r in range(rounds):
-            left, right = right, left ^ (bits(key[todo], right + (np.uint64(r) << half)) & low)
-        flat[todo] = (left << half) | right
-        todo = todo[flat[todo] >= np.uint64(size)]
-    return out.astype(np.int64)
+        left, right = np.divmod(flat[todo], b)
+        for r in range(0, rounds, 2):
+            left = (left + below(bits(key[todo], right + r * b), a)) % a
+            right = (right + below(bits(key[todo], left + (r + 1) * b), b)) % b
+        flat[todo] = left * b + right
+        todo = todo[flat[todo] >= size]
+    return out
 
 
 def _u64(x: np.ndarray | int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,27 +10,27 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
 from unmask.batch import Batch, Rows, Stream
 from unmask.config import ModelConfig
 from unmask.data.collate import collate
 from unmask.data.sampling import Pieces
-from unmask.data.shards import Prepared
 from unmask.data.whole import whole
+from unmask.directory import data_of, first_of
 from unmask.errors import UserError
-from unmask.evaluate import fill, generate, score
-from unmask.evaluate.abilities import abilities, told
-from unmask.evaluate.base import device_of, evaluating, objective_of, says_tokens, shape_of, tokenizer_of
-from unmask.evaluate.bound import DRAWS, Draws
-from unmask.evaluate.inputs import around, frame_size, framed, stream_of
-from unmask.evaluate.permuted import permuted
-from unmask.evaluate.unmasking import Order
+from unmask.evaluation import fill, generate, score
+from unmask.evaluation.abilities import abilities, told
+from unmask.evaluation.base import device_of, evaluating, objective_of, says_tokens, shape_of, tokenizer_of
+from unmask.evaluation.bound import DRAWS, Draws
+from unmask.evaluation.inputs import around, frame_size, framed, stream_of
+from unmask.evaluation.unmasking import Order
+from unmask.evaluation.usage import usage
 from unmask.model.bundle import auto_classes, export_own, is_own, stock_family
 from unmask.model.card import Facts, one_line, write_card
 from unmask.model.heads import HeadModule, read
 from unmask.model.interop import Report, export_hf
+from unmask.model.permuted import permuted
 from unmask.model.transformer import Transformer
 from unmask.model.translate import NOTES
 from unmask.model.verify import check_export, check_ids
@@ -78,18 +77,18 @@ class LM:
         return self.words or tokenizer_of(self).vocabulary
 
     def can(self, what: Literal["score", "fill", "generate"]) -> bool:
-        """Whether the model can do it: by its objective (`evaluate.abilities`), and with this network's heads."""
+        """Whether the model can do it: by its objective (`evaluation.abilities`), and with this network's heads."""
         if self.objective is None or self.tokenizer is None or not says_tokens(self):
             return False
         return not getattr(abilities(self.objective), what)
 
     def told(self, mode: str | None) -> LM:
-        """This model, asked in one of the modes of its training (UL2: R, S or X); None = as it is."""
+        """This model, asked in a mode: R, S or X of UL2, a part of a mixture by name or token; None = as it is."""
         if mode is None:
             return self
         shape = shape_of(self)  # as trained, whatever the mode's own lengths
         target = shape.stream if shape.source else self.target_context
-        return replace(self, objective=told(objective_of(self), mode), target_context=target)
+        return replace(self, objective=told(self.objective or objective_of(self), mode), target_context=target)
 
     # ------------------------------------------------------------ asking
 
@@ -104,11 +103,11 @@ class LM:
         draws: Draws = DRAWS,
         mode: str | None = None,
     ) -> list[score.Score]:
-        """Log-probabilities of texts, each with the event it belongs to: see `evaluate.score`; mode: see `told`."""
+        """Log-probabilities of texts, each with the event it belongs to: see `evaluation.score`; mode: see `told`."""
         return score.score(self.told(mode), texts, context, plan, end=end, only=only, draws=draws)
 
     def fill(self, text: str, top_k: int = 5, *, mode: str | None = None) -> fill.Filled:
-        """The likeliest answers for each [MASK]: see `evaluate.fill`; mode: see `told`."""
+        """The likeliest answers for each [MASK]: see `evaluation.fill`; mode: see `told`."""
         return fill.fill(self.told(mode), text, top_k)
 
     def generate(
@@ -131,7 +130,7 @@ class LM:
         length: int | None = None,
         mode: str | None = None,
     ) -> list[str]:
-        """Continuations of prompts: see `evaluate.generate`; mode: see `told`."""
+        """Continuations of prompts: see `evaluation.generate`; mode: see `told`."""
         return generate.generate(
             self.told(mode),
             prompts,
@@ -171,11 +170,10 @@ class LM:
         Ids and masks are (B, T) lists, arrays or tensors; padding is what `attention_mask` says. `prefix_length` is
         for prefix models: how many leading tokens of each row (one number, or one a row) see each other. Without
         it only the first token, normally [BOS], is the prefix, so that no position sees what it must predict.
-        `perm_mask` and `target_mapping` are XLNet's (`evaluate.permuted`): with the latter, (B, N, V) at its queries.
+        `perm_mask` and `target_mapping` are XLNet's (`model.permuted`): with the latter, (B, N, V) at its queries.
         """
         head = self._answering()
-        given = (input_ids, attention_mask, token_type_ids, decoder_input_ids, prefix_length)
-        batch = self._batch(*given)
+        batch = self._batch(input_ids, attention_mask, token_type_ids, decoder_input_ids, prefix_length)
         asked = 0  # from which place on the answers stand
         if perm_mask is not None or target_mapping is not None:
             batch = Batch(self._permuted(batch.stream, perm_mask, target_mapping), {}, {})
@@ -186,9 +184,8 @@ class LM:
             if head.head.over == "classes":
                 first = batch.stream.block.argmax(1) + length * torch.arange(rows, device=states.device)
                 return head.project(head.features(read(states, batch.stream, head.head, first)))
-            logits = head.project(head.features(states[:, asked:].flatten(0, 1)[:, None])).view(
-                rows, length - asked, -1
-            )
+            features = head.features(states[:, asked:].flatten(0, 1)[:, None])
+            logits = head.project(features).view(rows, length - asked, -1)
             return logits[..., 0] if head.head.over == "binary" else logits
 
     def _batch(self, input_ids: Any, mask: Any, types: Any, decoder_input_ids: Any, prefix_length: Any) -> Batch:
@@ -229,7 +226,7 @@ class LM:
         """(T, d) states of a text at one layer, or (layers, T, d) at several.
 
         Layer 0 is what the first layer reads, k what layer k gives to the next, and the last (also −1) what heads
-        read, final norm included. T counts the control tokens that `evaluate.inputs.framed` adds. Two stacks: the
+        read, final norm included. T counts the control tokens that `evaluation.inputs.framed` adds. Two stacks: the
         encoder's.
         """
         ids = tokenizer_of(self).encode(text)
@@ -342,34 +339,44 @@ class LM:
             return {}
         names = [self.tokenizer.token(i) for role in ROLES if (i := getattr(self.vocabulary, role)) is not None]
         texts = [*SAMPLES, *(f"a {name} b" for name in dict.fromkeys(names))]
-        before, after = ([] if r is None else [self.vocabulary.need(r)] for r in around(self.objective, self.config))
+        opening, closing = around(self.objective, self.config)
+        last = (closing,) if isinstance(closing, str) else closing or ()
+        before, after = ([self.vocabulary.need(r) for r in side] for side in ((opening,) if opening else (), last))
         return {t: [*before, *self.tokenizer.encode_with_specials(t).tolist(), *after] for t in texts}
 
     def _facts(self, written: Path, difference: float, left_out: Sequence[str]) -> Facts:
         """What a model card says that the run's files do not."""
-        mask = self.tokenizer is not None and self.vocabulary.mask is not None
         return Facts(
             config=self.config,
             parameters=sum(p.numel() for p in self.network.parameters()),
             difference=difference,
-            classes=auto_classes(written),
+            classes=(classes := auto_classes(written)),
+            usage=usage(self, classes),
+            heads=tuple(self.network.declared),
             own_code=is_own(written),
             objective=self.trained()["objective"],
             context=self.context,
             target_context=self.target_context,
             tokenizer=self.tokenizer is not None,
-            mask=self.tokenizer.token(self.vocabulary.need("mask")) if self.tokenizer is not None and mask else None,
-            data=_data(self.directory),
-            first_data=_data(_first(self.directory)),
+            data=data_of(self.directory),
+            first_data=data_of(first_of(self.directory)),
             left_out=tuple(left_out),
         )
 
     def trained(self) -> dict[str, Any]:
         """How it was trained, ready for JSON and YAML: what `loading` reads again."""
         objective = None if self.objective is None else self.objective.model_dump(mode="json")
-        trained = {"objective": objective, "context": self.context, "target_context": self.target_context}
-        other_end = self.tokenizer is not None and self.vocabulary.eos != self.tokenizer.vocabulary.eos
-        return {**trained, "end": self.vocabulary.eos} if other_end else trained
+        trained: dict[str, Any] = {
+            "objective": objective,
+            "context": self.context,
+            "target_context": self.target_context,
+        }
+        head = self.network.declared.get(TOKENS.uses)
+        if head is not None and head.name != TOKENS.name:  # says tokens, but not as the module's name has it
+            trained["head"] = head.name
+        if self.tokenizer is not None and self.vocabulary.eos != self.tokenizer.vocabulary.eos:
+            trained["end"] = self.vocabulary.eos
+        return trained
 
     def _ids(self) -> dict[str, int | None]:
         """Token ids for config.json by role."""
@@ -377,22 +384,3 @@ class LM:
             return {}
         found = {role: getattr(self.vocabulary, role) for role in ROLES}
         return {**found, "decoder_start": self.vocabulary.bos}
-
-
-def _data(run: Path | None) -> dict[str, Any] | None:
-    """How much text a run was trained on, where that is still known."""
-    if run is not None and (run / "text.json").is_file():
-        with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):  # the text may be gone
-            values = json.loads((run / "text.json").read_text(encoding="utf-8"))
-            return Prepared.load(Path(values["prepared"])).summary()
-    return None
-
-
-def _first(run: Path | None) -> Path | None:
-    """The directory that a run's first weights come from, by `init`, an import or a conversion."""
-    if run is not None and (run / "recipe.yaml").is_file():
-        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-            values = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
-            if isinstance(values, dict) and (place := values.get("imported") or values.get("init")):
-                return Path(str(place))
-    return None

@@ -37,6 +37,8 @@ class _Trained(BaseModel):
     context: int | None = Field(None, ge=1)
     target_context: int | None = Field(None, ge=1)
     end: int | None = None
+    head: str | None = None
+    """Name of the head over the vocabulary, where its module has another: Replace MLM's `recovery`."""
 
 
 class _Run(BaseModel):
@@ -134,6 +136,8 @@ def _load_hf(place: Path) -> LM:
     if trained.context is None:  # not an export of ours: nothing says how long the rows of training were
         trained = _Trained(objective=trained.objective, context=positions, target_context=positions, end=trained.end)
     objective = (trained.objective or _default_objective(network)) if TOKENS.uses in network.heads else None
+    if trained.head is not None and TOKENS.uses in network.declared:
+        network.declared[TOKENS.uses] = replace(network.declared[TOKENS.uses], name=trained.head)
     start = _start(place, network.config, tokenizer)
     words = words_of(tokenizer, start, trained.end)
     return LM(network, trained.context or positions, tokenizer, objective, trained.target_context, words, place, report)

@@ -17,6 +17,7 @@ from unmask.data.cache import cache_folder
 from unmask.data.loader import Loader
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
+from unmask.data.targets import counts_by_part, require_columns
 from unmask.data.text import absolute
 from unmask.directory import (
     FORMAT,
@@ -26,14 +27,15 @@ from unmask.directory import (
     same_machine,
     stored,
     stored_recipe,
+    take_back,
     write_down,
 )
 from unmask.electra import warning
 from unmask.errors import UserError
-from unmask.evaluate import suites
-from unmask.evaluate.heldout import HeldOut, held_out
-from unmask.evaluate.items import Options
-from unmask.evaluate.watch import Watch, silent
+from unmask.evaluation import suites
+from unmask.evaluation.heldout import HeldOut, held_out, unigram_entropy
+from unmask.evaluation.items import Options
+from unmask.evaluation.watch import Watch, silent
 from unmask.lm import LM
 from unmask.loading import load, words_of
 from unmask.model.bundle import stock_family
@@ -41,12 +43,14 @@ from unmask.model.cost import flops, head_flops
 from unmask.model.families import FAMILIES
 from unmask.networks import networks_of, sizes
 from unmask.objectives.base import Objective, Plan, Shape
+from unmask.objectives.needed import require_sentinels
 from unmask.programs import norms_of, program_of
 from unmask.recipe import Recipe, load_recipe
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_device, tune_process
+from unmask.train.floor import AT_FLOOR
 from unmask.train.hooks import Evaluation, Gradients, Progress
 from unmask.train.trainer import Counters, Settings, Trainer
 
@@ -65,9 +69,6 @@ __all__ = [
     "stored_recipe",
     "training_loader",
 ]
-
-AT_FLOOR = 0.05
-"""Nats below the unigram floor that a model must reach before it is taken to have learnt any context."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,18 @@ def pretrain(
     say(f"{out}: {recipe.objective.type}, {trained} parameters, {len(text.train.tokens):,} training tokens")
     if len(text.train.sources) > 1:
         say(loader.mixture([s.name for s in text.train.sources], recipe.budget.steps))
-    counters = trainer.run(resume=before is not None)
+    for sentence in loader.notes:
+        say(sentence)
+    if any(head.over == "vocabulary" for head in recipe.objective.heads()):
+        counts = next(iter(counts_by_part(loader.parts, text.train).values()))
+        entropy = unigram_entropy(counts, text.tokenizer.vocabulary)
+        say(f"unigram entropy {entropy:.3f} nats a token: the loss of a model that knows word frequencies, no context")
+    try:
+        counters = trainer.run(resume=before is not None)
+    except Exception:
+        if before is None and trainer.counters.step == 0:
+            take_back(out)  # nothing was trained: the mended command may use the same place
+        raise
     held = evaluate(trainer.networks)
     result = Run(out, counters, held, size)
     networks = {"networks": each} if len(each) > 1 else {}
@@ -147,7 +159,22 @@ def _begin(recipe: Recipe, cache: str | Path | None, say: Callable[[str], None])
     if recipe.init is not None:
         given = load(recipe.init, device="cpu")
         recipe, tokenizer = initial.taken(recipe, given)
+    require_columns(recipe.objective, recipe.corpus, recipe.valid)
+    tokenizer = _with_sentinels(recipe, tokenizer)
     return recipe, prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say), given
+
+
+def _with_sentinels(recipe: Recipe, tokenizer: Tokenizer | TokenizerConfig) -> Tokenizer | TokenizerConfig:
+    """The tokenizer, read if it is a file; or a sentence that it has too few sentinels, before any text is prepared."""
+    if isinstance(tokenizer, TokenizerConfig) and tokenizer.file is not None:
+        tokenizer = Tokenizer.load(tokenizer.file)
+    shape = recipe.objective.shape(recipe.context, recipe.target_context)
+    if isinstance(tokenizer, TokenizerConfig):
+        require_sentinels(recipe.objective, shape, tokenizer.sentinels, "set tokenizer.sentinels={}")
+    else:
+        has = len(tokenizer.vocabulary.sentinels)
+        require_sentinels(recipe.objective, shape, has, "take one trained with tokenizer.sentinels={}")
+    return tokenizer
 
 
 def _continue(
@@ -245,7 +272,7 @@ def evaluator(
         kept=text.valid,
         words=_words(recipe, text),
     )
-    counts, limit = np.asarray(text.train.counts), recipe.evaluation.pieces
+    counts, limit = counts_by_part(loader.parts, text.train), recipe.evaluation.pieces
     program = program_of(recipe.objective)
 
     def measure(networks: nn.ModuleDict) -> HeldOut:
@@ -331,13 +358,15 @@ def evaluate(
     stride: int | None = None,
     seed: int = 0,
     watch: Watch = silent,
+    mode: str | None = None,
 ) -> dict[str, Any]:
-    """Measure a run or a Hugging Face directory by a suite (`evaluate.suites`); see `evaluate.items.Options`.
+    """Measure a run or a Hugging Face directory by a suite (`evaluation.suites`); see `evaluation.items.Options`.
 
     text: what the suite reads; without it bpb takes the run's held-out part, and cloze the battery that is shipped.
+    mode: which part of a mixture is asked, or which of UL2's modes (`LM.told`).
     """
     options = Options(plan, limit, stride, seed, watch=watch)
-    lm = load(model) if not isinstance(model, LM) else model
+    lm = (load(model) if not isinstance(model, LM) else model).told(mode)
     chosen, place = suites.checked(lm, suite, options), lm.directory
     data: Any = None
     warnings: list[str] = []

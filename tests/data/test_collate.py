@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from unmask.batch import Batch, Examples, Head, Stream, Targets, full, same_block, starts, visible
+from unmask.batch import Batch, Examples, Head, Stream, Targets, full, ranges, same_block, starts, visible
 from unmask.data.collate import Placement, at_least, capacity, collate, one_per_row, pack
 from unmask.objectives import Causal, Masked, SpanCorruption
 from unmask.objectives.base import LM, Shape, Sizes
@@ -134,6 +135,19 @@ def test_random_mixtures_agree_with_the_reference(seed: int) -> None:
         k for k, e in enumerate(parts.values()) for _ in range(len(e.stream.start) - 1)
     ]
     assert batch.counts()["tokens"] == sizes.stream.sum() + (sizes.source.sum() if two else 0)
+
+
+@pytest.mark.parametrize("lengths", [[6, 6], [4, 2, 1, 5], [4, 2, 1, 4], [2, 4, 5, 1]])
+def test_full_rows_and_rows_in_order_are_laid_out_like_any(lengths: list[int]) -> None:
+    stream = random_stream(np.random.default_rng(0), np.array(lengths), True)
+    place = pack(Sizes(np.array(lengths)), Shape(6))
+    for order in (np.arange(len(lengths)), np.lexsort((place.stream_at, place.row))):
+        sizes = np.array(lengths)[order]
+        moved = stream.map(partial(np.take, indices=ranges(stream.start[order], sizes)))
+        moved = replace(moved, start=starts(sizes))
+        there = place.take(order, np.arange(place.rows))
+        laid = collate({"x": Examples(moved, {})}, {"x": []}, there, shape=Shape(6), pad=7).stream
+        agree(laid, reference([moved], there, there.stream_at, 6, "right"), 7)
 
 
 def _same_examples_meet(batch: Batch, stream: dict[str, np.ndarray], source: dict[str, np.ndarray]) -> None:
@@ -281,6 +295,38 @@ def test_pack_never_overfills_and_is_deterministic(seed: int) -> None:
             taken[r, a : a + b] += 1
         assert taken.max(initial=0) <= 1
     assert sorted(set(place.row.tolist())) == list(range(place.rows))
+
+
+def best_fit(stream: list[int], source: list[int], shape: Shape) -> list[int]:
+    """The row of each example, by a walk over all rows."""
+    share = [a / shape.stream + (b / shape.source if shape.source else 0) for a, b in zip(stream, source, strict=True)]
+    tight = int(bool(shape.source) and sum(source) / shape.source > sum(stream) / shape.stream)
+    order = sorted(range(len(stream)), key=lambda i: -share[i])
+    full = [i for i in order if (stream, source)[tight][i] == (shape.stream, shape.source)[tight]]
+    row = {i: r for r, i in enumerate(full)}
+    room: list[list[int]] = []
+    came: list[int] = []  # when the last one came into a row: of equally tight rows the one that was reached first
+    for now, i in enumerate(i for i in order if i not in row):
+        fits = [r for r, x in enumerate(room) if x[0] >= stream[i] and x[1] >= source[i]]
+        r = min(fits, key=lambda r: (room[r][tight], came[r]), default=len(room))
+        if r == len(room):
+            room.append([shape.stream, shape.source])
+            came.append(now)
+        room[r][0] -= stream[i]
+        room[r][1] -= source[i]
+        row[i], came[r] = r + len(full), now
+    return [row[i] for i in range(len(stream))]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_pack_is_the_tightest_fit_of_a_slow_walk(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, two = int(rng.integers(1, 300)), bool(seed % 2)
+    stream = np.minimum(rng.integers(1, int(rng.integers(10, 70)), n), 32)
+    source = np.minimum(rng.integers(1, int(rng.integers(10, 70)), n), 48) if two else np.zeros(n, np.int64)
+    shape = Shape(32, 48 if two else 0)
+    place = pack(Sizes(stream, source if two else None), shape)
+    assert place.row.tolist() == best_fit(stream.tolist(), source.tolist(), shape)
 
 
 def test_pack_wastes_little() -> None:

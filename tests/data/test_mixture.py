@@ -106,10 +106,10 @@ MIXTURES = [
 def test_the_order_is_that_of_a_slow_loop(mixture: Mixture) -> None:
     n = 2 * sum(mixture.counts) + 5
     expected = slow(mixture, n)
-    epoch, piece = mixture._find(np.arange(n))
+    epoch, piece = mixture._placed(np.arange(n))
     assert piece.tolist() == [p for _, _, p in expected] and epoch.tolist() == [e for _, e, _ in expected]
     keys = [int(keyed.row_keys(mixture.seed, e, p, "noise")) for _, e, p in expected]
-    assert mixture.keys(np.arange(n)).tolist() == keys
+    assert mixture.find(np.arange(n))[1].tolist() == keys
 
 
 @pytest.mark.parametrize("mixture", MIXTURES, ids=str)
@@ -119,7 +119,7 @@ def test_shares_are_exact_in_every_block_and_every_piece_comes_once_an_epoch(mix
     source = np.searchsorted(np.cumsum(mixture.sizes), piece, "right")
     for one in source.reshape(blocks, block):
         assert np.bincount(one, minlength=len(mixture.sizes)).tolist() == list(mixture.counts)
-    epoch = mixture._find(np.arange(block * blocks))[0]
+    epoch = mixture._placed(np.arange(block * blocks))[0]
     for number, size in enumerate(mixture.sizes):
         mine, of = piece[source == number], epoch[source == number]
         whole = of < len(mine) // size
@@ -140,11 +140,11 @@ def test_an_index_means_the_same_alone_and_in_any_company() -> None:
     mixture = MIXTURES[0]
     index = np.random.default_rng(0).integers(0, 10**12, 200)
     assert [mixture.piece(np.array([i]))[0] for i in index] == mixture.piece(index).tolist()
-    assert [mixture.keys(np.array([i]))[0] for i in index] == mixture.keys(index).tolist()
+    assert [mixture.find(np.array([i]))[1][0] for i in index] == mixture.find(index)[1].tolist()
 
 
 def test_o28_noise_differs_from_epoch_to_epoch_and_source_to_source() -> None:
-    keys = [k for seed in range(4) for k in Mixture((6, 9), (5, 3), seed).keys(np.arange(200)).tolist()]
+    keys = [k for seed in range(4) for k in Mixture((6, 9), (5, 3), seed).find(np.arange(200))[1].tolist()]
     assert len(set(keys)) == len(keys)
 
 
@@ -160,7 +160,7 @@ def test_unshuffled_sources_take_turns_and_each_piece_comes_once() -> None:
         mine = piece[(piece >= low) & (piece < low + (600, 30)[number])]
         assert (np.diff(mine) == 1).all()
     assert np.array_equal(InTurn((50,), 3).piece(np.arange(70)), Order(50, 3, shuffle=False).piece(np.arange(70)))
-    assert np.array_equal(InTurn((50,), 3).keys(np.arange(70)), Order(50, 3, shuffle=False).keys(np.arange(70)))
+    assert np.array_equal(InTurn((50,), 3).find(np.arange(70))[1], Order(50, 3, shuffle=False).find(np.arange(70))[1])
 
 
 # ---------------------------------------------------------------- the loader

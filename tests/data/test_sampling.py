@@ -76,7 +76,7 @@ def test_an_index_means_the_same_alone_and_in_any_company() -> None:
     order = Order(100, seed=1)
     index = np.random.default_rng(0).integers(0, 1000, 50)
     assert [order.piece(np.array([i]))[0] for i in index] == order.piece(index).tolist()
-    assert [order.keys(np.array([i]))[0] for i in index] == order.keys(index).tolist()
+    assert [order.find(np.array([i]))[1][0] for i in index] == order.find(index)[1].tolist()
 
 
 def test_without_shuffling_pieces_come_in_order() -> None:
@@ -84,12 +84,12 @@ def test_without_shuffling_pieces_come_in_order() -> None:
 
 
 def test_o28_noise_keys_differ_by_epoch_piece_and_seed() -> None:
-    keys = [k for seed in range(5) for k in Order(50, seed).keys(np.arange(200)).tolist()]
+    keys = [k for seed in range(5) for k in Order(50, seed).find(np.arange(200))[1].tolist()]
     assert len(set(keys)) == len(keys)
     by_piece = dict(
-        zip(Order(50, 0).piece(np.arange(50)).tolist(), Order(50, 0).keys(np.arange(50)).tolist(), strict=True)
+        zip(Order(50, 0).piece(np.arange(50)).tolist(), Order(50, 0).find(np.arange(50))[1].tolist(), strict=True)
     )
-    in_order = Order(50, 0, shuffle=False).keys(np.arange(50))
+    in_order = Order(50, 0, shuffle=False).find(np.arange(50))[1]
     assert [by_piece[p] for p in range(50)] == in_order.tolist()  # a piece's noise does not hang on its place
 
 
@@ -97,7 +97,7 @@ def test_seed_one_epoch_zero_is_not_seed_zero_epoch_one() -> None:
     one_zero, zero_one = Order(200, 1), Order(200, 0)
     a, b = one_zero.piece(np.arange(200)), zero_one.piece(np.arange(200, 400))
     assert (a == b).mean() < 0.05
-    assert not set(one_zero.keys(np.arange(200)).tolist()) & set(zero_one.keys(np.arange(200, 400)).tolist())
+    assert not set(one_zero.find(np.arange(200))[1].tolist()) & set(zero_one.find(np.arange(200, 400))[1].tolist())
 
 
 def test_cutting_loses_nothing() -> None:
@@ -274,6 +274,6 @@ def test_the_outline_is_enough_for_the_sizes() -> None:
     x = loader(Text.of(*np.random.default_rng(0).integers(1, 60, 40)), SpanCorruption())
     index = np.arange(30)
     piece = x.order.piece(index)
-    rows = read_rows(x.text.tokens, x.pieces, piece, x.order.keys(index), index, 0.0)
+    rows = read_rows(x.text.tokens, x.pieces, piece, x.order.find(index)[1], index, 0.0)
     a, b = x.objective.sizes(outline(rows)), x.objective.sizes(x._outline(index))
     assert (a.stream == b.stream).all() and (a.source == b.source).all()

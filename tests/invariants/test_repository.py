@@ -22,14 +22,14 @@ LEVELS = [
     {"networks", "electra"},
     {"programs"},
     {"train"},
-    {"evaluate"},
+    {"evaluation"},
     {"recipe"},
-    {"lm", "loading", "directory", "initial", "conversion", "run", "describe", "show"},
+    {"lm", "loading", "directory", "initial", "conversion", "run", "description", "show"},
     {"demo"},
     {"cli"},
     {"__main__"},
 ]
-RANK_OF_RUN = {"lm", "loading", "directory", "initial", "conversion", "run", "describe", "show"}
+RANK_OF_RUN = {"lm", "loading", "directory", "initial", "conversion", "run", "description", "show"}
 RANK = {name: k for k, names in enumerate(LEVELS) for name in names}
 
 
@@ -65,7 +65,7 @@ def test_imports_go_one_way(path: Path) -> None:
 
 def test_the_trainer_knows_no_model_and_no_objective() -> None:
     for path in (SOURCE / "train").glob("*.py"):
-        assert not imported(path) & {"model", "objectives", "data", "tokens", "text", "evaluate", "loss"}, path
+        assert not imported(path) & {"model", "objectives", "data", "tokens", "text", "evaluation", "loss"}, path
     for path in (SOURCE / "model").glob("*.py"):
         assert not imported(path) & {"objectives", "data", "tokens", "text"}, path
 
@@ -100,3 +100,17 @@ def test_no_pickle_and_no_global_random_numbers() -> None:
         for word in ("pickle", "manual_seed_all", "set_rng_state"):
             assert word not in names, f"{path}: {word}"
         assert "torch.load(" not in text and "np.random.seed" not in text and "torch.manual_seed" not in text, path
+
+
+def test_public_names_stay_what_they_are_whatever_is_imported() -> None:
+    """A module of a public function's name would take its place in the package once something imports it."""
+    code = """
+import importlib, pkgutil, unmask
+before = {name: getattr(unmask, name) for name in unmask.__all__}
+for found in pkgutil.walk_packages(unmask.__path__, "unmask."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+for name, value in before.items():
+    assert getattr(unmask, name) is value and callable(value), name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +12,15 @@ import yaml
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.loading import load
-from unmask.model.card import Facts, card
+from unmask.model.card import Facts, Usage, card
 from unmask.model.verify import trusted
 from unmask.run import pretrain
 
 from .test_verify import lm_of, sentences
 
 SIZES = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "max_position": 64}
-FACTS = Facts(ModelConfig(**{**SIZES, "vocab_size": 50}), 1234, 1e-6, ("AutoModel", "AutoModelForCausalLM"))
+USAGE = Usage(("print(model)",), "text-generation")
+FACTS = Facts(ModelConfig(**{**SIZES, "vocab_size": 50}), 1234, 1e-6, ("AutoModel", "AutoModelForCausalLM"), USAGE)
 
 
 def front_of(text: str) -> dict[str, Any]:
@@ -142,13 +142,65 @@ def test_sources_of_the_hub_are_datasets_and_texts_of_others_cannot_break_the_ca
     assert text.count("```") == 4
 
 
-def test_a_model_that_sees_both_sides_is_no_writer_whatever_class_holds_it() -> None:
-    """The library counts XLNet's class among the causal ones."""
-    from unmask.config import ModelConfig
-    from unmask.model.card import _kind
+DISCRIMINATOR = replace(FACTS, classes=("AutoModel", "AutoModelForPreTraining"), heads=("rtd",))
+ELECTRA = {"lm": 4.9385, "rtd": 0.4097, "accuracy": 0.8561, "always_original": 0.8552, "generator_accuracy": 0.0366}
+OLD = {"held_out_loss": 4.9386, "held_out_accuracy": 0.0366, "held_out_unigram_floor": 4.9205}
+NEW = {"held_out_loss": 0.4097, "held_out_accuracy": None, "held_out_content_targets": 0}
 
-    def facts(**settings: Any) -> Any:
-        return SimpleNamespace(classes=("AutoModel", "AutoModelForCausalLM"), config=ModelConfig(**settings))
 
-    assert _kind(facts(visibility="bidirectional")) == "AutoModelForMaskedLM"
-    assert _kind(facts(visibility="causal")) == _kind(facts(visibility="prefix")) == "AutoModelForCausalLM"
+def card_of(facts: Facts, place: Path, **result: Any) -> str:
+    (place / "recipe.yaml").write_text(yaml.safe_dump({"context": 64}))
+    (place / "result.json").write_text(json.dumps(result))
+    return card(facts, place)
+
+
+def rows_of(text: str) -> dict[str, str]:
+    found = re.findall(r"^\| (\S.*?) \| (.*?) \|$", text, re.MULTILINE)
+    return dict(found)
+
+
+@pytest.mark.parametrize("result", [OLD, NEW], ids=["old", "new"])
+def test_a_discriminators_figures_are_its_own(result: dict[str, Any], tmp_path: Path) -> None:
+    """The generator's loss, accuracy and floor stood there, as if they were of the files exported."""
+    text = card_of(DISCRIMINATOR, tmp_path, **result, held_out_terms=ELECTRA)
+    assert rows_of(text) == {
+        "held-out loss of its head `rtd`, nats per target": "0.4097",
+        "share of tokens rightly called original or replaced": "0.8561",
+        "the same, if every token were called original": "0.8552",
+    }
+    assert "content target" not in text and "floor" not in text and "It calls no more" not in text
+    text = card_of(DISCRIMINATOR, tmp_path, **result, held_out_terms={**ELECTRA, "accuracy": 0.85})
+    assert "It calls no more tokens rightly original or replaced (0.850) than calling all of them original" in text
+
+
+def test_a_generators_figures_are_its_own(tmp_path: Path) -> None:
+    text = card_of(replace(FACTS, heads=("lm",)), tmp_path, **NEW, held_out_terms=ELECTRA)
+    assert rows_of(text) == {
+        "held-out loss of its head `lm`, nats per target": "4.9385",
+        "share of masked tokens whose token is the likeliest": "0.0366",
+    }
+
+
+def test_a_loss_without_tokens_is_called_the_sum_of_its_terms(tmp_path: Path) -> None:
+    terms = {"query": 1.2932, "passage": 1.2861}
+    text = card_of(DISCRIMINATOR, tmp_path, held_out_loss=1.2896, held_out_content_targets=0, held_out_terms=terms)
+    assert rows_of(text) == {
+        "held-out loss, the sum of its terms by their weights": "1.2896",
+        "term `query`, nats per target": "1.2932",
+        "term `passage`, nats per target": "1.2861",
+    }
+
+
+def test_parts_and_further_heads_have_rows_of_their_own(tmp_path: Path) -> None:
+    terms = {"lm": 4.9, "nsp": 0.69, "nsp_accuracy": 0.5, "nsp_majority": 0.55}
+    parts = {"clm": {"loss": 4.8, "unigram_floor": 4.9, "accuracy": 0.05, "content_targets": 9}}
+    told = {"held_out_loss": 4.9, "held_out_content_targets": 9, "held_out_terms": terms, "held_out_parts": parts}
+    assert rows_of(card_of(FACTS, tmp_path, **told)) == {
+        "held-out loss, nats per content target": "4.9000",
+        "content targets": "9",
+        "part `clm`: held-out loss, nats per content target": "4.8000",
+        "part `clm`: unigram floor": "4.9000",
+        "term `nsp`, nats per target": "0.6900",
+        "share of targets that its head `nsp` gets right": "0.5000",
+        "share of targets of head `nsp` that are the commonest class": "0.5500",
+    }

@@ -12,8 +12,8 @@ import torch
 from unmask.batch import Batch, Head
 from unmask.config import TokenizerConfig
 from unmask.errors import UserError
-from unmask.evaluate.generate import generations
-from unmask.evaluate.sampling import Sampling
+from unmask.evaluation.generate import generations
+from unmask.evaluation.sampling import Sampling
 from unmask.lm import LM
 from unmask.loading import load
 from unmask.model.transformer import Transformer

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from unmask.batch import Batch
 from unmask.cli import app
 from unmask.errors import UserError
-from unmask.evaluate.inputs import stream_of
+from unmask.evaluation.inputs import stream_of
 from unmask.loading import import_run, load
 from unmask.model.llama2c import find_llama2c, load_llama2c
 from unmask.run import evaluate

@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.batch import Batch, Stream
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.evaluate.inputs import stream_of
+from unmask.evaluation.inputs import stream_of
 from unmask.model.attention import Cache
 from unmask.model.interop import export_hf, load_hf
 from unmask.model.transformer import Transformer

@@ -10,11 +10,11 @@ import torch
 
 from unmask.batch import Batch
 from unmask.errors import UserError
-from unmask.evaluate.inputs import stream_of
-from unmask.evaluate.permuted import permuted
+from unmask.evaluation.inputs import stream_of
 from unmask.lm import LM
 from unmask.loading import load
 from unmask.model.interop import load_hf
+from unmask.model.permuted import permuted
 
 from .helpers import close, logits_of, model_of, tokens_of
 from .test_parity import gradients

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unmask.config import ModelConfig
-from unmask.describe import describe
+from unmask.description import describe
 from unmask.model.bundle import stock_family
 from unmask.model.presets import PRESETS, preset, preset_config
 from unmask.model.presets.base import OfWidth

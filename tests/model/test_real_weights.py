@@ -10,7 +10,7 @@ import torch
 
 import unmask
 from unmask.batch import Batch
-from unmask.evaluate.inputs import stream_of
+from unmask.evaluation.inputs import stream_of
 from unmask.lm import LM
 
 from .helpers import close

@@ -142,6 +142,55 @@ def test_position_ids_place_tokens(tmp_path: Path) -> None:
     assert torch.allclose(model(ids).logits, moved, atol=1e-9) and not torch.allclose(moved, plain, atol=1e-3)
 
 
+QUERIES = {"visibility": "bidirectional", "query_vector": True}
+
+
+def test_a_permuted_model_is_asked_by_queries(tmp_path: Path) -> None:
+    """What stands where the query does, nobody reads; labels stand at the queries."""
+    model, theirs = exported("unilm", tmp_path, **QUERIES)
+    ids = torch.from_numpy(tokens_of(2, 8)).long()
+    blind, asked = torch.zeros(2, 8, 8), torch.zeros(2, 1, 8)
+    blind[:, :, 3], asked[:, 0, 3] = 1, 1
+    out = theirs(ids, perm_mask=blind, target_mapping=asked, labels=ids[:, 3:4])
+    assert out.logits.shape == (2, 1, model.config.vocab_size)
+    changed = torch.where(torch.arange(8) == 3, (ids + 1) % 50, ids)
+    assert torch.equal(theirs(changed, perm_mask=blind, target_mapping=asked).logits, out.logits)
+    others = torch.arange(8) != 3
+    assert torch.equal(
+        theirs(changed, perm_mask=blind).logits[:, others], theirs(ids, perm_mask=blind).logits[:, others]
+    )
+    expected = torch.nn.functional.cross_entropy(out.logits[:, 0], ids[:, 3])
+    assert float(out.loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_queries_need_their_vector(tmp_path: Path) -> None:
+    _, theirs = exported("unilm", tmp_path)
+    with pytest.raises(ValueError, match="no query vector"):
+        theirs(torch.zeros(1, 4, dtype=torch.long), target_mapping=torch.eye(4)[None, :1])
+
+
+def test_generate_goes_on_in_the_second_axis_and_in_given_positions(tmp_path: Path) -> None:
+    """GLM's answers stand where the [MASK] does, with or without a mask of padding; other positions count on."""
+    _, theirs = exported("modern-decoder", tmp_path / "glm", visibility="prefix", positions="learned", positions2=20)
+    ids = torch.from_numpy(tokens_of(1, 6)).long()
+    places, inside = torch.tensor([[0, 1, 2, 3, 4, 2]]), torch.tensor([[0, 0, 0, 0, 0, 1]])
+    mask = torch.ones_like(ids)
+    given = {"prefix_length": 5, "position_ids": places, "positions2": inside}
+    written = theirs.generate(ids, **given, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    places, inside = torch.tensor([[0, 1, 2, 3, 4, 2, 2, 2, 2]]), torch.tensor([[0, 0, 0, 0, 0, 1, 2, 3, 4]])
+    given = {"prefix_length": 5, "position_ids": places, "positions2": inside}
+    logits = theirs(written[:, :-1], **given).logits
+    assert torch.equal(logits, theirs(written[:, :-1], torch.ones_like(places), **given).logits)
+    logits[..., 2] = -torch.inf  # the end, which is not written so early
+    assert torch.equal(logits[:, 5:].argmax(-1), written[:, 6:])
+    _, plain = exported("modern-decoder", tmp_path / "plain", positions="learned")
+    far = torch.arange(6)[None] + 9
+    written = plain.generate(ids, position_ids=far, attention_mask=mask, max_new_tokens=4, min_new_tokens=4)
+    logits = plain(written[:, :-1], position_ids=torch.arange(9)[None] + 9).logits
+    logits[..., 2] = -torch.inf
+    assert torch.equal(logits[:, 5:].argmax(-1), written[:, 6:])
+
+
 def test_types_without_a_table_are_refused(tmp_path: Path) -> None:
     _, model = exported("prefix", tmp_path / "a")
     _, pairs = exported("encdec", tmp_path / "b")

@@ -18,7 +18,7 @@ OBJECTIVES: dict[str, Objective] = {
     "fim-middle": FillInTheMiddle(rate=1, loss="middle"),
     "cm3": CausallyMasked(max_spans=3),
     "cm3-one": CausallyMasked(max_spans=1),
-    "incoder": CausallyMasked(max_spans=3, end_of_span=True, predict_sentinels=False),
+    "incoder": CausallyMasked.incoder(),
     "multi-parallel": MultiToken(),
     "multi-sequential": MultiToken.deepseek_v3(),
     "multi-shared": MultiToken.modded_nanogpt(),
@@ -30,6 +30,8 @@ OBJECTIVES: dict[str, Objective] = {
     },
     "mass-random": Mass(mask_share=0.0, random_share=1.0, begin="edges"),
 }
+
+BOUNDED = frozenset({"incoder"})
 
 
 def restored(objective: Objective, e: Example, ends: bool) -> tuple[list[int], list[bool]] | None:

@@ -46,7 +46,7 @@ COPIED = cases_text.COPIED | {"unilm-next"}
 """Whose input shows what it asks for, by design, where `kept` does not look: leaks have tests of their own."""
 STILL = cases_order.STILL | cases_diffuse.STILL | {"mixture"}
 """Whose noise is the same under two keys for some texts: a choice out of few, or none at all."""
-BOUNDED = cases_text.BOUNDED | cases_order.BOUNDED
+BOUNDED = cases_text.BOUNDED | cases_order.BOUNDED | cases_causal.BOUNDED
 """Whose room is a bound for the worst draw, which few keys reach."""
 CUT = cases_diffuse.CUT
 """Of some texts only a beginning is read."""
@@ -83,7 +83,8 @@ def dressed(objective: Objective, rows: Rows) -> Rows:
     made = {"word": words.word, "spans": words.spans, "sentence": pairs.sentence, "partner": pairs.partner}
     if {"word", "sentence"} <= objective.needs:
         made["word"] = pairs.word
-    return replace(rows, **{k: v for k, v in made.items() if k in objective.needs})
+    made["target"] = pairs.partner
+    return replace(rows, **{"partner" if k == "target" else k: v for k, v in made.items() if k in objective.needs})
 
 
 def restored(objective: Objective, e: Example, ends: bool) -> tuple[list[int], list[bool]]:

@@ -60,8 +60,7 @@ def test_sizes_room_and_types(name: str) -> None:
     }
     for context in (2, 5, 32):
         room = objective.room(Shape(context))
-        bare = outline(texts([room, room + 1]))
-        assert (objective.sizes(bare).stream <= context).tolist() == [context >= 4, False]
+        assert (objective.sizes(outline(dressed(texts([room] * 50)))).stream <= context).all() or context < 4
     for lengths in ([], [0], [0, 1, 0], [1]):
         made = objective(dressed(texts(lengths)), VOCABULARY)
         assert len(made.stream.start) == len(lengths) + 1 and not len(made.targets["query"].index)
@@ -71,24 +70,27 @@ def test_sizes_room_and_types(name: str) -> None:
 
 
 @every
-def test_the_text_comes_back_from_its_pair(name: str) -> None:
+def test_both_sides_come_from_their_text(name: str) -> None:
     objective, rows = PAIRS[name], dressed(texts(LENGTHS * 40))
     stay = total = 0
     for one, text in zip(each(objective(rows, VOCABULARY)), np.split(rows.tokens, rows.start[1:-1]), strict=True):
         query, passage = sides(one)
-        text = text.tolist()
-        assert bool(query and passage) == (len(text) > 1) and len(query) + len(passage) == len(text)
-        assert bool(one.targets["query"][0]) == bool(one.targets["passage"][0]) == (len(text) > 1)
+        text, n = text.tolist(), len(text)
+        assert bool(query and passage) == (n > 1) == bool(one.targets["query"][0]) == bool(one.targets["passage"][0])
         if objective.pairs == "neighbours":
-            assert query + passage == text
+            both = query + passage
+            assert any(text[i : i + len(both)] == both for i in range(n - len(both) + 1))
             continue
-        assert len(query) <= len(text) // 2
-        removed = any(passage[:i] + query + passage[i:] == text for i in range(len(passage) + 1))
-        kept = any(text[i : i + len(passage)] == passage for i in range(len(query) + 1)) and any(
+        assert len(passage) == n - len(query) == n or (
+            len(query) <= max(n // 3, 1) and len(passage) == n - max(n // 3, 1)
+        )
+        around = [passage[:i] + query + passage[i:] for i in range(len(passage) + 1)]
+        removed = any(text[i : i + len(x)] == x for x in around for i in range(n - len(x) + 1))
+        kept = any(text[i : i + len(passage)] == passage for i in range(n - len(passage) + 1)) and any(
             passage[i : i + len(query)] == query for i in range(len(passage))
         )
         assert removed or kept
-        if len(text) > 30:
+        if n > 30:
             stay, total = stay + (not removed), total + 1
     if objective.pairs == "inverse_cloze":
         assert abs(stay / total - (1 - objective.removed)) < 4 * np.sqrt(0.25 / total)
@@ -97,13 +99,54 @@ def test_the_text_comes_back_from_its_pair(name: str) -> None:
 def test_a_sentence_is_asked_of_its_surroundings() -> None:
     rows = texts([30] * 3000)
     place = np.arange(30)
-    rows = replace(rows, sentence=np.tile((place == 0) | (place == 8) | (place == 17) | (place == 22), 3000))
+    rows = replace(rows, sentence=np.tile((place == 0) | (place == 8) | (place == 19) | (place == 24), 3000))
     begin, length = Contrastive(removed=1.0).stretches(outline(rows))
     found, counts = np.unique(np.stack([begin[:, 0], length[:, 0]], 1), axis=0, return_counts=True)
-    assert found.tolist() == [[0, 8], [8, 9], [17, 5], [22, 8]] and np.abs(counts / 3000 - 0.25).max() < 0.04
+    assert found.tolist() == [[0, 8], [19, 5], [24, 6]] and np.abs(counts / 3000 - 1 / 3).max() < 0.04
+    assert (length[:, 1:].sum(1) == 20).all() and (begin[:, 2] == begin[:, 0] + length[:, 0]).all()
+    assert (begin[:, 1] + length[:, 1] == begin[:, 0]).all() and len(np.unique(begin[begin[:, 0] == 19, 1])) == 6
     begin, length = Contrastive(removed=0.0).stretches(outline(rows))
     inside = (begin[:, 1] <= begin[:, 0]) & (begin[:, 0] + length[:, 0] <= begin[:, 1] + length[:, 1])
-    assert inside.all() and (length[:, 2] == 0).all() and (length.sum(1) == 30).all()
+    assert inside.all() and (length[:, 2] == 0).all() and (length[:, 1] == 20).all()
+
+
+def test_neighbours_meet_at_the_middle_and_end_between_sentences() -> None:
+    rows = texts([30] * 3000)
+    place = np.arange(30)
+    rows = replace(rows, sentence=np.tile(np.isin(place, [0, 4, 9, 17, 20, 26]), 3000))
+    begin, length = Contrastive(pairs="neighbours").stretches(outline(rows))
+    assert (begin[:, 1] == 17).all() and (begin[:, 0] + length[:, 0] == 17).all() and (length[:, 2] == 0).all()
+    for found, wanted in ((begin[:, 0], [0, 4]), (begin[:, 1] + length[:, 1], [26, 30])):
+        value, counts = np.unique(found, return_counts=True)
+        assert value.tolist() == wanted and np.abs(counts / 3000 - 0.5).max() < 0.04
+
+
+@pytest.mark.parametrize("name", ["cloze", "neighbours"])
+def test_lengths_do_not_find_the_pairs_of_a_batch(name: str) -> None:
+    """Of 32 full texts, the passage whose length is likeliest beside a query's is its own as often as by chance."""
+    rng = np.random.default_rng(0)
+    size = rng.integers(3, 16, (6400, 12))
+    rows = texts(np.minimum(size.sum(1), 100).tolist())
+    flags = np.concatenate([np.isin(np.arange(n), np.cumsum(s) - s) for n, s in zip(rows.lengths, size, strict=True)])
+    _, length = PAIRS[name].stretches(outline(replace(rows, sentence=flags)))  # type: ignore[attr-defined]
+    q, p = length[:, 0], length[:, 1:].sum(1)
+    full = np.flatnonzero(rows.lengths == 100)[:1600].reshape(50, 32)
+    assert len(full) == 50
+    table = np.zeros((101, 101))
+    rest = np.setdiff1d(np.flatnonzero(rows.lengths >= 95), full)
+    np.add.at(table, (q[rest] // 4, p[rest] // 4), 1.0)
+    likely = table / np.maximum(table.sum(0), 1)
+    score = likely[q[full][:, :, None] // 4, p[full][:, None, :] // 4]
+    best = score == score.max(2, keepdims=True)
+    right = (best[:, np.arange(32), np.arange(32)] / best.sum(2)).mean()
+    assert right < 2 / 32, right
+
+
+@pytest.mark.parametrize("name", ["cloze", "neighbours", "cloze-paper"])
+def test_texts_are_whole_sentences_and_the_paper_reads_cls(name: str) -> None:
+    objective = PAIRS[name]
+    assert objective.cut == "sentences"
+    assert {h.pool for h in objective.heads()} == {"at" if name == "cloze-paper" else "mean"}
 
 
 def test_removed_at_the_published_rate() -> None:
@@ -129,7 +172,7 @@ def test_without_the_sentence_no_token_of_the_query_is_in_its_passage() -> None:
             sides_differ = [x != y for x, y in zip(sides(a), sides(b), strict=True)]
             assert sum(sides_differ) <= 1
             moved += sum(sides_differ)
-    assert moved == len(rows.tokens)
+    assert moved == sum(len(x) for one in before for x in sides(one))
 
 
 # ---------------------------------------------------------------- the program
@@ -163,6 +206,15 @@ def test_in_batch_losses_are_those_of_the_formula() -> None:
         torch.testing.assert_close(in_batch(q, p, real, objective), tuple(want))
     nothing = in_batch(q, p, torch.zeros(5, dtype=torch.bool), Contrastive())
     assert [float(x) for x in nothing] == [0.0, 0.0]
+
+
+def test_the_softmax_over_pairs_is_not_in_bf16() -> None:
+    torch.manual_seed(0)
+    q, p, real = torch.randn(16, 32), torch.randn(16, 32), torch.ones(16, dtype=torch.bool)
+    plain = in_batch(q, p, real, Contrastive())
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = in_batch(q, p, real, Contrastive())
+    assert [x.dtype for x in cast] == [torch.float32] * 2 and [*map(float, cast)] == [*map(float, plain)]
 
 
 @every

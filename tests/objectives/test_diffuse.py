@@ -82,7 +82,7 @@ def test_specials_are_neither_hidden_nor_counted(name: str) -> None:
     assert np.array_equal(t.norm, np.diff(e.stream.start) - 2 - kept)
 
 
-def test_overfits_64_sentences_to_half_its_floor() -> None:
+def test_o30_overfits_64_sentences_to_half_its_floor() -> None:
     last, half = learnt(Diffusion(), sentences())
     assert last < half
 

@@ -161,12 +161,12 @@ def test_a_rising_rate_only_adds_tokens() -> None:
 @pytest.mark.parametrize("order", [Order(7, 3, recurs=4), Mixture((5, 3), (6, 4), 3, recurs=4), InTurn((5, 3), 3, 4)])
 def test_static_masks_recur_after_as_many_epochs_as_there_are_duplicates(order: Order | Mixture | InTurn) -> None:
     index = np.arange(500)
-    piece, key = order.piece(index), order.keys(index)
+    piece, key = order.find(index)
     assert all(len(set(key[piece == p].tolist())) == 4 for p in range(order.size if isinstance(order, Order) else 8))
     mine = key[piece == 2].tolist()
     assert mine[:12] == mine[:4] * 3 or isinstance(order, Mixture)  # whose blocks shuffle the epochs of a source
     always = replace(order, recurs=0)
-    assert len(set(always.keys(index).tolist())) == 500 and (always.keys(index)[:7] == key[:7]).all()
+    assert len(set(always.find(index)[1].tolist())) == 500 and (always.find(index)[1][:7] == key[:7]).all()
 
 
 @pytest.mark.parametrize("duplicates", [0, 2])

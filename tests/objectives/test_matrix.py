@@ -21,7 +21,7 @@ from torch import nn
 
 from unmask.config import ModelConfig
 from unmask.data.loader import Loader
-from unmask.data.marks import Bits
+from unmask.data.marks import Bits, TargetText
 from unmask.errors import UserError
 from unmask.loss import announced
 from unmask.model.bundle import stock_family
@@ -108,8 +108,9 @@ def material() -> tuple[Any, Any]:
     word[documents[:-1]] = sentence[documents[:-1]] = True
     bits = [Bits(np.packbits(f, bitorder="little"), len(f)) for f in (word | sentence, sentence)]
     text = SimpleNamespace(
-        tokens=tokens, documents=documents, word=bits[0], sentence=bits[1], spans=spans_of(word | sentence, 1)
-    )
+        tokens=tokens, documents=documents, word=bits[0], sentence=bits[1], spans=spans_of(word | sentence, 1),
+        target=TargetText(tokens, documents, np.bincount(tokens, minlength=stub.vocabulary.size)),
+    )  # fmt: skip
     return text, stub.vocabulary
 
 

@@ -20,6 +20,7 @@ from unmask.objectives import (
     SpanCorruption,
 )
 from unmask.objectives.base import Objective, Shape, outline
+from unmask.objectives.dealing import picked
 from unmask.objectives.layout import Layout
 from unmask.objectives.mixture import Part
 from unmask.objectives.show import Toy
@@ -85,6 +86,29 @@ def test_a_causal_text_with_a_mode_stays_causal() -> None:
     assert e.stream.pattern == "causal" and e.stream.tokens.tolist() == [2, mode, 11, 12, 2, mode, 13]
     assert e.stream.reveal.tolist() == e.stream.horizon.tolist() == e.stream.positions.tolist() == [0, 1, 2, 3, 0, 1, 2]
     assert e.targets["lm"].index.tolist() == [1, 2, 3, 5, 6] and e.targets["lm"].value.tolist() == [11, 12, 3, 13, 3]
+
+
+def test_a_text_is_told_the_same_whatever_stands_beside_it() -> None:
+    """A hybrid's causal texts stand among others: their [BOS] never sees the mode behind it, as in a causal batch."""
+    hybrid = ShiftedMasked(causal_share=0.5)
+    part, rows = Part(objective=hybrid, mode=MODE), texts([9] * 8)
+    whole = part(rows, VOCABULARY)
+    assert whole.stream.pattern == "order"
+    for r in range(8):
+        alone = part(picked(rows, np.array([r])), VOCABULARY).stream
+        here = slice(*whole.stream.start[r : r + 2])
+        assert all(np.array_equal(getattr(whole.stream, k)[here], getattr(alone, k)) for k in FIELDS)
+        causal = bool(hybrid.is_causal(rows.index[r : r + 1])[0])
+        assert alone.reveal.tolist() == (list(range(12)) if causal else [0] * 12)
+
+
+def test_the_mode_stands_behind_cls_where_that_is_no_bos() -> None:
+    class Both(Toy):
+        def need(self, role: str) -> int:
+            return 5 if role == "cls" else super().need(role)
+
+    e = Part(objective=Masked(), mode=MODE)(texts([4]), Both())
+    assert e.stream.tokens[:2].tolist() == [5, Both().need(MODE)]
 
 
 def test_two_stacks_with_modes_say_what_ul2_says() -> None:

@@ -49,7 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_overfits_64_sentences_to_half_its_floor(name: str) -> None:
+def test_o30_overfits_64_sentences_to_half_its_floor(name: str) -> None:
     objective = {**OBJECTIVES, **SPARSE}[name]
     last, half = learnt(objective, dressed(objective, sentences()), **MODELS.get(objective.type, {}))
     assert last < half

@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,11 +17,14 @@ from pydantic import BaseModel, ValidationError
 
 from unmask.batch import Rows
 from unmask.errors import UserError
-from unmask.objectives import OWN, REGISTRY, Causal, Masked, SpanCorruption
+from unmask.evaluation.abilities import PSEUDO, abilities
+from unmask.objectives import OWN, REGISTRY, Causal, Masked, Permutation, SpanCorruption
 from unmask.objectives.base import Objective
 from unmask.objectives.registry import GROUP, Registry, given, name_of, presets_of
 from unmask.objectives.show import toy
 from unmask.recipe import load_recipe, validate
+
+from .suite import OBJECTIVES, texts
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = (ROOT / "docs" / "objectives.md").read_text(encoding="utf-8")
@@ -92,6 +95,28 @@ def test_an_installed_package_joins_without_a_fork(tmp_path: Path) -> None:
     done = unmask("pretrain", "encoder-small", "corpus=text.txt", "objective.preset=often", "out=run", *tiny)
     assert done.returncode == 0, done.stderr
     assert "type: unswap" in (tmp_path / "run" / "recipe.yaml").read_text()
+
+
+def test_an_objective_that_never_shows_a_mask_is_asked_none(module: ModuleType) -> None:
+    found = abilities(module.Unswap())
+    assert found.plans == () and not found.unmasks
+    assert all("trained without [MASK]" in why for why in (found.score, found.fill, found.generate))
+
+    class Told(module.Unswap):  # type: ignore[name-defined, misc]
+        masks: ClassVar[bool] = True
+
+    assert abilities(Told()).plans == abilities(Masked()).plans and abilities(Told()).unmasks == "only"
+    assert abilities(Masked(mask_share=0.0, random_share=1.0)).plans == ()
+
+
+@pytest.mark.parametrize("name", sorted(n for n, o in OBJECTIVES.items() if o.plan in PSEUDO))
+def test_what_is_asked_by_masks_shows_them_in_training(name: str) -> None:
+    objective, vocabulary = OBJECTIVES[name], toy()
+    e = objective(texts(objective, [40] * 32), vocabulary)
+    shown = bool((e.stream.tokens[e.targets["lm"].index] == vocabulary.need("mask")).any())
+    assert shown >= objective.masks
+    if not isinstance(objective, Permutation):  # whose queries show nothing at all
+        assert shown == bool(abilities(objective).plans)
 
 
 # ---------------------------------------------------------------- plug-ins in the union

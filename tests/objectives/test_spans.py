@@ -160,14 +160,86 @@ def test_choose_takes_exactly_as_many_and_every_subset_alike() -> None:
 
 
 def test_choose_breaks_ties_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = keyed.bits
-    monkeypatch.setattr(spans.keyed, "bits", lambda k, p: draws(k, p) & np.uint64(3 << 32))  # two bits: ties abound
+    words = keyed.bits
+    two = np.uint64(3 << 32)  # two bits: ties abound
+    monkeypatch.setattr(spans.keyed, "bits", lambda k, p: words(k, p) & two)
     start, eligible = starts([0, 9, 1, 30, 4]), np.random.default_rng(0).random(44) < 0.7
     key, count = np.arange(5).astype(np.uint64), np.array([3, 4, 1, 9, 0])
-    picked = spans.choose(start, key, count, eligible)
+    picked = choose(start, key, count, eligible)
     for r in range(5):
         part = slice(start[r], start[r + 1])
         mine, ok = picked[part], eligible[part]
-        drawn = spans.keyed.bits(key[r : r + 1], np.arange(len(ok)))
+        drawn = spans.draws(key[r : r + 1], len(ok))[0]
         order = [i for i in np.argsort(drawn, kind="stable") if ok[i]]
         assert np.flatnonzero(mine).tolist() == sorted(order[: count[r]])
+
+
+def test_draws_that_look_like_padding_are_chosen_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "draws", lambda key, width: np.full((len(key), width), 0xFFFFFFFF, np.uint32))
+    eligible = np.array([False, True, True, True, True, True, False])
+    picked = choose(starts([4, 3]), np.arange(2).astype(np.uint64), np.array([2, 1]), eligible)
+    assert picked.tolist() == [False, True, True, False, True, False, False]
+
+
+def test_one_long_text_among_short_ones_changes_no_choice_and_makes_no_wide_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = 0
+    draws = spans.draws
+
+    def counted(key: np.ndarray, width: int) -> np.ndarray:
+        nonlocal cells
+        cells += len(key) * width
+        return draws(key, width)
+
+    lengths = np.append(np.random.default_rng(0).integers(0, 40, 3000), 20_000)
+    start, key, count = starts(lengths), np.arange(3001).astype(np.uint64), lengths // 3
+    eligible = np.random.default_rng(1).random(start[-1]) < 0.8
+    monkeypatch.setattr(spans, "draws", counted)
+    picked = choose(start, key, count, eligible)
+    assert cells < 2 * start[-1] < 3001 * 20_000 / 100
+    for r in [*range(0, 3000, 97), 3000]:
+        part = slice(start[r], start[r + 1])
+        alone = choose(starts(lengths[r : r + 1]), key[r : r + 1], count[r : r + 1], eligible[part])
+        assert (alone == picked[part]).all() and alone.sum() == min(count[r], eligible[part].sum())
+
+
+# ---------------------------------------------------------------- where spans stand
+
+
+def t5_mask(n: int, noise: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(n,) bool: `random_spans_noise_mask` of the released text-to-text-transfer-transformer, in numpy."""
+
+    def segments(items: int) -> np.ndarray:
+        first = np.pad(rng.permutation(items - 1) < count - 1, [[1, 0]])
+        return np.bincount(np.cumsum(first), minlength=count)
+
+    runs = np.stack([segments(n - noise), segments(noise)], 1).reshape(-1)
+    return np.repeat(np.arange(2 * count) % 2 == 1, runs)
+
+
+def placed(n: int, noise: int, count: int, edges: str, texts_drawn: int) -> np.ndarray:
+    """(texts, n) bool."""
+    every = (np.full(texts_drawn, x) for x in (n, noise, count))
+    key = keyed.row_keys(3, 0, np.arange(texts_drawn))
+    return spans.place_spans(*every, key, edges).reshape(texts_drawn, n)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_official_spans_stand_where_those_of_the_released_code_do(count: int) -> None:
+    n, noise, drawn = 200, 100, 4000
+    rng = np.random.default_rng(0)
+    theirs = np.array([t5_mask(n, noise, count, rng) for _ in range(drawn)])
+    ours = placed(n, noise, count, "official", drawn)
+    for mask in (lambda m: m, starts_of):
+        a, b = (np.array([x.mean() for x in np.array_split(mask(m), 10, axis=1)]) for m in (ours, theirs))
+        assert np.abs(a - b).max() < 5 * np.sqrt(0.5 / drawn) * np.sqrt(b.max())
+
+
+@pytest.mark.parametrize(("count", "off"), [(2, 0.118), (3, 0.032), (5, 0.017), (20, 0.003)])
+def test_how_even_a_given_number_of_free_spans_can_stand(count: int, off: float) -> None:
+    # Exactly so many spans, each end noise as often as the rate says: a few long ones cannot be even in between.
+    noise = placed(200, 100, count, "free", 20_000)
+    decile = np.array([part.mean() for part in np.array_split(noise, 10, axis=1)])
+    assert np.abs(decile - 0.5).max() == pytest.approx(off, abs=0.01)
+    assert within(int(noise[:, 0].sum()), len(noise), 0.5) and within(int(noise[:, -1].sum()), len(noise), 0.5)

@@ -10,7 +10,7 @@ import pytest
 from unmask import keyed
 from unmask.batch import Rows, places
 from unmask.data.collate import collate
-from unmask.objectives import Causal, FullSentences, Mixture, NextSentence, SentenceOrder, UniLM
+from unmask.objectives import REGISTRY, Causal, FullSentences, Mixture, NextSentence, SentenceOrder, UniLM
 from unmask.objectives.base import Objective, Outline, Shape, outline
 from unmask.objectives.denoise import TextToText
 from unmask.objectives.masked import Masking
@@ -233,3 +233,20 @@ def test_d19_with_pad_equal_to_eos_each_text_has_one_live_end() -> None:
     live = targets.weight > 0
     assert (targets.value[live] == EOS).sum() == 2 and live.sum() == (3 + 1) + (2 + 1)
     assert targets.index is not None and (batch.stream.block.reshape(-1)[targets.index[live]] != 0).all()
+
+
+# ---------------------------------------------------------------- objectives that hold another
+
+
+def test_what_the_masks_inside_another_objective_need_and_repeat_is_its_own() -> None:
+    held = set()
+    for own in REGISTRY.own_types.values():
+        for field in own.model_fields:
+            inner = getattr(own(), field)
+            if not isinstance(inner, Objective):
+                continue
+            told = inner.model_copy(update={"duplicates": 7, "unit": "word"})
+            objective = own().model_copy(update={field: told})
+            assert objective.recurs == told.recurs == 7 and objective.needs >= told.needs == {"word"}
+            held.add(own.__name__)
+    assert held == {"NextSentence", "SentenceOrder", "FullSentences"}

@@ -28,12 +28,28 @@ def of_kind(kind: int, **settings: object) -> UniLM:
     return UniLM(shares=tuple(shares), **settings)
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 6, 64])
-def test_shares_hold_in_every_run_of_samples_and_on_every_rank(stride: int) -> None:
-    for first in (0, 1000, 10**9):
+PAPER = np.array([2, 1, 1, 2]) / 6
+"""Section 2.3: a third of the time both ways, a third sequence to sequence, a sixth each one way."""
+
+
+def test_shares_hold_in_every_run_of_samples() -> None:
+    for size in (4, 16, 128):
+        for first in (0, 1024, 10**9 // 128 * 128):
+            for begin in range(first, first + 1280, size):
+                got = np.bincount(UniLM().kinds(np.arange(begin, begin + size)), minlength=4)
+                assert np.abs(got - size * PAPER).max() < 2, got
+
+
+@pytest.mark.parametrize("first", [0, 7, 10**9])
+def test_shares_hold_over_every_nth_sample(first: int) -> None:
+    """Ranks and micro-batches take every n-th: multiples of the golden ratio gave 90 of them one kind (n = 233)."""
+    for stride in range(1, 257):
         kinds = UniLM().kinds(first + stride * np.arange(300))
-        got = np.bincount(kinds, minlength=4) / 300
-        assert np.abs(got - UniLM().shares).max() < 0.02, got
+        got, sigma = np.bincount(kinds, minlength=4), np.sqrt(300 * PAPER * (1 - PAPER))
+        assert (np.abs(got - 300 * PAPER) < 4.5 * sigma).all(), (stride, got)
+        runs = np.bincount(kinds[:-1] * 4 + kinds[1:], minlength=16).reshape(4, 4)[np.arange(4), np.arange(4)]
+        alike = 299 * PAPER**2
+        assert (runs < alike + 5 * np.sqrt(alike)).all(), (stride, runs)  # nor are next ones mostly of one kind
 
 
 def test_kinds_are_what_their_masks_say() -> None:

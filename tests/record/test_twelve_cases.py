@@ -124,7 +124,7 @@ def test_02_two_packed_sentence_pairs_with_next_sentence_and_order_labels() -> N
         {"next": Targets.at(cls, np.array([0, 1])), "order": Targets.at(cls, np.array([1, 0]))},
     )
     batch = collate({"pair": e}, {"pair": heads}, pack(Sizes(np.array([5, 6])), Shape(12)), shape=Shape(12))
-    # First fit, longest first: the pair of 6 opens the row, the pair of 5 follows, one place is padding.
+    # Best fit, longest first: the pair of 6 opens the row, the pair of 5 follows, one place is padding.
     assert batch.stream.tokens.tolist() == [[CLS, 13, 14, SEP, 15, SEP, CLS, 11, SEP, 12, SEP, 0]]
     assert batch.stream.block.tolist() == [[1] * 6 + [2] * 5 + [0]]
     assert batch.stream.positions.tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 0]]

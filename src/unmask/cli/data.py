@@ -64,7 +64,7 @@ def _table(result: Any) -> list[str]:
     """The figures, one line each, then the tables."""
     repeated = {"documents": result.duplicate_documents, "lines": result.duplicate_lines}
     rows = {name: getattr(result, name) for name in ("files", "documents", "sentences", "lines", "words")}
-    rows |= {name: getattr(result, name) for name in ("characters", "bytes", "tokens", "empty", "invalid")}
+    rows |= {name: getattr(result, name) for name in ("characters", "bytes", "tokens", "targets", "empty", "invalid")}
     lines = [f"{name:>20}  {value:,}" for name, value in rows.items() if value is not None]
     lines.append(f"{'sentences/document':>20}  {result.sentences_per_document:.2f}")
     lines += [

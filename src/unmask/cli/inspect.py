@@ -35,7 +35,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Shapes, parameters, FLOPs and memory of a model: unmask inspect bert-base, or unmask inspect --target 150M"""
-    from unmask.describe import advice, describe
+    from unmask.description import advice, describe
     from unmask.model.advise import parse_count
 
     if what is not None and target is not None:

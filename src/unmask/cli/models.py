@@ -27,8 +27,16 @@ PIECES = 2048
 ModeName = Annotated[
     str | None,
     typer.Option(
-        help="Of models trained with mode tokens: R (short spans), S (the end of a text) or X (much).",
-        show_default="R for gaps, S for texts",
+        help="Of a mixture: the part that is asked, by its name or mode token. Of UL2: R (short spans), S (the end of "
+        "a text) or X (much).",
+        show_default="the first part; UL2: R for gaps, S for texts",
+    ),
+]
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        help="Of a run that trains several, the one that is asked: ELECTRA's generator.",
+        show_default="the one it keeps",
     ),
 ]
 RunOrDir = Annotated[
@@ -102,7 +110,8 @@ def _print_run(run: Any, as_json: bool) -> None:
         return emit({"out": run.out, "parameters": run.parameters, **vars(run.counters), **held.summary()})
     said = f"{held.loss:.3f}"
     if held.unigram_floor is not None:
-        said += f" nats per content target (unigram floor {held.unigram_floor:.3f})"
+        which = ", the mean of its parts" if held.parts else ""
+        said += f" nats per content target{which} (unigram floor {held.unigram_floor:.3f})"
     more = "".join(f", {name} {value:.3f}" for name, value in held.terms.items())
     print(
         f"{run.out}: {run.counters.step} updates, {run.counters.tokens:,} tokens, {run.counters.seconds:.0f} s; "
@@ -121,6 +130,8 @@ def evaluate(
         int | None,
         typer.Option(help="bpb: rolling windows, this many tokens apart.", show_default="pieces side by side"),
     ] = None,
+    mode: ModeName = None,
+    network: NetworkName = None,
     seed: Annotated[int, typer.Option(help="Of samples and intervals.")] = 0,
     field: Annotated[str | None, typer.Option(help="bpb: the key of a JSON line, or column, with the text.")] = None,
     document: Annotated[str | None, typer.Option(help="bpb: auto, file, blank_line or line.")] = None,
@@ -129,7 +140,8 @@ def evaluate(
 ) -> None:
     """Measure a model: unmask evaluate runs/a ../blimp --suite minimal-pairs"""
     from unmask.cli.table import lines
-    from unmask.evaluate.watch import shown
+    from unmask.evaluation.watch import shown
+    from unmask.loading import load
     from unmask.run import evaluate as measure
 
     if limit is None and suite == "bpb":
@@ -137,7 +149,8 @@ def evaluate(
     plan_name: Any = plan
     reading = {k: v for k, v in {"field": field, "document": document, "encoding": encoding}.items() if v is not None}
     source = _source(text, suite, reading) if reading else text
-    result = measure(run, suite, source, limit, plan=plan_name, stride=stride, seed=seed, watch=shown)
+    lm = load(run, network=network)
+    result = measure(lm, suite, source, limit, plan=plan_name, stride=stride, seed=seed, watch=shown, mode=mode)
     for warning in result.get("warnings", ()):
         print(f"warning: {warning}", file=sys.stderr)
     if as_json:
@@ -173,18 +186,19 @@ def generate(
         int | None, typer.Option(help="Masked models: tokens to write.", show_default="max-tokens")
     ] = None,
     mode: ModeName = None,
+    network: NetworkName = None,
     as_json: Json = False,
 ) -> None:
     """Continue texts: unmask generate runs/a "The first" --beams 4 --length-penalty 0.8"""
-    from unmask.evaluate.base import shape_of
-    from unmask.evaluate.generate import n_best, rule_of
+    from unmask.evaluation.base import shape_of
+    from unmask.evaluation.generate import n_best, rule_of
     from unmask.loading import load
 
     by: Any = order or "confidence"
     unmasking = None if (steps, order, block, length) == (0, None, 0, None) else (by, steps, block)
     rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty, unmasking=unmasking)
     max_tokens = max_tokens if length is None else length
-    prompts, lm = list(prompt or [""]), load(run).told(mode)
+    prompts, lm = list(prompt or [""]), load(run, network=network).told(mode)
     found = n_best(lm, prompts, rule, best, max_tokens, stop or [], min_tokens=min_tokens)
     written = [g for texts in found for g in texts]
     for given, texts in zip(prompts, found, strict=True):
@@ -208,12 +222,13 @@ def fill(
     text: Annotated[list[str], typer.Argument(help='Texts with [MASK], such as "the [MASK] sat".', show_default=False)],
     top_k: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
     mode: ModeName = None,
+    network: NetworkName = None,
     as_json: Json = False,
 ) -> None:
     """Fill the [MASK]s of texts."""
     from unmask.loading import load
 
-    lm = load(run)
+    lm = load(run, network=network)
     for one in text:
         filled = lm.fill(one, top_k=top_k, mode=mode)
         if as_json:
@@ -232,13 +247,14 @@ def score(
     plan: PlanName = None,
     end: Annotated[bool, typer.Option("--end", help="Score the end of the document, too.")] = False,
     mode: ModeName = None,
+    network: NetworkName = None,
     as_json: Json = False,
 ) -> None:
     """Log-probability of texts, with the event it belongs to."""
     from unmask.loading import load
 
     plan_name: Any = plan
-    found = load(run).score(text, context=context, plan=plan_name, end=end, mode=mode)
+    found = load(run, network=network).score(text, context=context, plan=plan_name, end=end, mode=mode)
     for one, s in zip(text, found, strict=True):
         if as_json:
             shown = {**dataclasses.asdict(s), "perplexity": s.perplexity, "word_perplexity": s.word_perplexity}
@@ -305,7 +321,7 @@ def _source(text: str | None, suite: str, reading: dict[str, str]) -> Any:
 )
 def lm_eval(context: typer.Context) -> None:
     """lm-eval's own command, which knows `--model unmask --model_args path=RUN`: unmask lm-eval run --help"""
-    from unmask.evaluate.harness import command
+    from unmask.evaluation.harness import command
     from unmask.loading import load
 
     command(load, context.args)

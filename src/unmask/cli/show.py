@@ -12,33 +12,45 @@ from unmask.cli.output import Json, app, emit
 from unmask.errors import UserError
 
 _NONE: list[str] = []
+_Objective = Annotated[
+    str | None, typer.Argument(help="An objective such as masked, or a preset such as bert.", show_default=False)
+]
+_Text = Annotated[str | None, typer.Option(help="The text to show it on.", show_default=False)]
+_Target = Annotated[str | None, typer.Option(help="What pairs is to write for the text.", show_default="a stub")]
+_Tokenizer = Annotated[
+    str | None, typer.Option(help="A tokenizer: its file or folder.", show_default="words and punctuation")
+]
+_Layout = Annotated[
+    str | None, typer.Option(help="encdec, prefix or causal, for text-to-text.", show_default="the objective's")
+]
+_Seed = Annotated[int, typer.Option(help="Of the noise.", min=0)]
+_Count = Annotated[int, typer.Option(help="Examples of the text, each with noise of its own.", min=1)]
+_Settings = Annotated[
+    list[str], typer.Option("--set", help="A setting, such as mask_rate=0.4; may be repeated.", show_default=False)
+]
+_Listed = Annotated[bool, typer.Option("--list", help="Name every objective and preset.")]
+_Table = Annotated[
+    str | None,
+    typer.Option(help="Instead: the density of every objective's targets on this corpus.", show_default=False),
+]
+_Context = Annotated[int, typer.Option(help="With --table: tokens of a row.", min=8)]
+_Limit = Annotated[int, typer.Option(help="With --table: about how many tokens are read.", min=100)]
 
 
 @app.command()
 def show(
-    objective: Annotated[
-        str | None,
-        typer.Argument(help="An objective such as masked, or a preset such as bert.", show_default=False),
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="The text to show it on.", show_default=False)] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer.json.", show_default="words and punctuation")
-    ] = None,
-    layout: Annotated[
-        str | None, typer.Option(help="encdec, prefix or causal, for text-to-text.", show_default="the objective's")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the noise.", min=0)] = 0,
-    count: Annotated[int, typer.Option(help="Examples of the text, each with noise of its own.", min=1)] = 1,
-    settings: Annotated[
-        list[str], typer.Option("--set", help="A setting, such as mask_rate=0.4; may be repeated.", show_default=False)
-    ] = _NONE,
-    listed: Annotated[bool, typer.Option("--list", help="Name every objective and preset.")] = False,
-    table: Annotated[
-        str | None,
-        typer.Option(help="Instead: the density of every objective's targets on this corpus.", show_default=False),
-    ] = None,
-    context: Annotated[int, typer.Option(help="With --table: tokens of a row.", min=8)] = 512,
-    limit: Annotated[int, typer.Option(help="With --table: about how many tokens are read.", min=100)] = 200_000,
+    objective: _Objective = None,
+    text: _Text = None,
+    target: _Target = None,
+    tokenizer: _Tokenizer = None,
+    layout: _Layout = None,
+    seed: _Seed = 0,
+    count: _Count = 1,
+    settings: _Settings = _NONE,
+    listed: _Listed = False,
+    table: _Table = None,
+    context: _Context = 512,
+    limit: _Limit = 200_000,
     as_json: Json = False,
 ) -> None:
     """See what an objective makes of a text: unmask show bert --text "The cat sat on the mat." """
@@ -46,21 +58,16 @@ def show(
         raise UserError('say what to show: OBJECTIVE --text "…", or --list, or --table CORPUS')
     if listed:
         return _list(as_json)
+    chosen: dict[str, Any] = {"tokenizer": _tokenizer(tokenizer), "layout": layout, "seed": seed}
     if table is not None:
-        return _table(table, objective, tokenizer, context, limit, _settings(settings), as_json)
+        if target is not None or count != 1:
+            raise UserError("--target and --count go with --text: --table reads its corpus once")
+        return _table(as_json, table, objective, settings, context=context, limit=limit, **chosen)
     if objective is None:
         raise UserError("name an objective to show --text on: unmask show --list names them all")
     from unmask.show import show as shown
 
-    found = shown(
-        objective,
-        str(text),
-        tokenizer=_tokenizer(tokenizer),
-        layout=layout,
-        seed=seed,
-        count=count,
-        settings=_settings(settings),
-    )
+    found = shown(objective, str(text), target=target, count=count, settings=_settings(settings), **chosen)
     if as_json:
         for record in found.records:
             emit(record)
@@ -104,33 +111,25 @@ def _list(as_json: bool) -> None:
     named = [(row["name"], row["about"] + " (plug-in)" * row["plugin"], row["presets"]) for row in rows]
     each = [(n, about) for name, said, presets in named for n, about in [(name, said), *map(_preset, presets)]]
     wide = max(len(name) for name, _ in each)
-    width = shutil.get_terminal_size((120, 40)).columns
+    width = shutil.get_terminal_size((120, 40)).columns if sys.stdout.isatty() else None
     for name, about in each:
         line = f"{name:<{wide}}  {about}".rstrip()
-        print(line if len(line) <= width else line[: width - 1] + "…")
+        print(line if width is None or len(line) <= width else line[: width - 1] + "…")
 
 
 def _preset(row: dict[str, str]) -> tuple[str, str]:
     return f"  {row['name']}", row["about"]
 
 
-def _table(
-    corpus: str,
-    only: str | None,
-    tokenizer: str | None,
-    context: int,
-    limit: int,
-    settings: dict[str, Any],
-    as_json: bool,
-) -> None:
-    from unmask.cli.table import table
-    from unmask.show.density import NOTES, densities
+def _table(as_json: bool, corpus: str, only: str | None, settings: list[str], **chosen: Any) -> None:
+    from unmask.show.density import densities
+    from unmask.show.table import lines
 
     if settings and only is None:
         raise UserError("--set goes with the name of an objective: unmask show masked --table CORPUS --set …")
-    rows = densities(corpus, only, _tokenizer(tokenizer), context, limit, settings)
+    rows = densities(corpus, only, settings=_settings(settings), **chosen)
     if as_json:
         for row in rows:
             emit(row)
         return
-    print("\n".join([*table(rows), "", *NOTES]))
+    print("\n".join(lines(rows)))

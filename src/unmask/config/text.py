@@ -40,6 +40,9 @@ class SourceConfig(Strict):
     """With document=regex: the pattern that parts two documents."""
     field: str = "text"
     """The key of a JSON line, or the column of a table, that holds the text."""
+    target: str | None = None
+    """The key or column that holds what is to be written when the text is read: its answer, its translation. Only
+    objective pairs reads it; to all others it is no text."""
     encoding: str = "utf-8"
     """Of files without a byte-order mark: a codec's name such as cp1252, or detect."""
     strict: bool = False
@@ -68,6 +71,11 @@ class SourceConfig(Strict):
             raise ValueError("document=regex and separator=PATTERN belong together: give both or neither")
         if self.spans is not None and self.lexicon is not None:
             raise ValueError("spans and lexicon both say where spans are: give one")
+        if self.target is not None and self.document in ("blank_line", "regex"):
+            raise ValueError(
+                f"document={self.document} parts a text, but target={self.target} belongs to the whole of it: take "
+                "document=auto"
+            )
         return self
 
 

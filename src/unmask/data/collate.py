@@ -6,6 +6,7 @@ indices follow their tokens. Packing keeps examples apart by their blocks alone.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -51,32 +52,69 @@ def one_per_row(sizes: Sizes) -> Placement:
 
 
 def pack(sizes: Sizes, shape: Shape) -> Placement:
-    """First fit, longest first, into rows of `shape`; with two stacks both lengths must fit.
+    """Best fit, longest first, into rows of `shape`: each example goes where it leaves least room.
 
+    With two stacks both lengths must fit, and the room is that of the stack that needs more rows.
     An example longer than a row is an error: objectives promise `sizes <= shape` for texts of `room`.
     """
     stream = np.asarray(sizes.stream)
     source = np.zeros_like(stream) if sizes.source is None else np.asarray(sizes.source)
     if (stream > shape.stream).any() or (source > shape.source).any():
         raise ValueError(f"an example of {stream.max()} (source {source.max()}) tokens exceeds a row of {shape}")
-    row, stream_at, source_at = (np.zeros(len(stream), np.int64) for _ in range(3))
-    used: list[list[int]] = []
-    first_open = 0
-    share = stream / shape.stream + source / max(shape.source, 1)
-    for i in np.argsort(-share, kind="stable").tolist():
-        a, b = int(stream[i]), int(source[i])
-        for r in range(first_open, len(used)):
-            if used[r][0] + a <= shape.stream and used[r][1] + b <= shape.source:
-                break
+    share = stream / shape.stream, source / max(shape.source, 1)
+    order = np.argsort(-(share[0] + share[1]), kind="stable")
+    if share[1].sum() > share[0].sum():
+        row, source_at, stream_at, rows = _best_fit(order, source, stream, shape.source, shape.stream)
+    else:
+        row, stream_at, source_at, rows = _best_fit(order, stream, source, shape.stream, shape.source)
+    return Placement(row, stream_at, source_at, rows)
+
+
+def _best_fit(
+    order: np.ndarray, length: np.ndarray, other: np.ndarray, size: int, other_size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """(S,) the row of each example and where it begins in both stacks, and how many rows there are.
+
+    Rows stand in lists by the room they have left in the first stack, and bit n of one integer says that list n holds
+    any: the tightest is its lowest bit, found without a walk over rows. What fills a row takes one of its own.
+    """
+    whole = length[order] == size
+    alone, order = order[whole], order[~whole]
+    rows = len(alone)
+    by_room: defaultdict[int, list[int]] = defaultdict(list)
+    left: list[int] = []  # of each row, in the other stack
+    levels, found = 0, []
+    for a, b in zip(length[order].tolist(), other[order].tolist(), strict=True):
+        r, room = _tightest(levels >> a, by_room, left, a, b)
+        if r < 0:
+            r, room = len(left), size
+            left.append(other_size)
         else:
-            r = len(used)
-            used.append([0, 0])
-        row[i], stream_at[i], source_at[i] = r, used[r][0], used[r][1]
-        used[r][0] += a
-        used[r][1] += b
-        while first_open < len(used) and used[first_open][0] >= shape.stream:
-            first_open += 1
-    return Placement(row, stream_at, source_at, len(used))
+            by_room[room].remove(r)
+            if not by_room[room]:
+                levels ^= 1 << room
+        found.append((rows + r, size - room, other_size - left[r]))
+        by_room[room - a].append(r)
+        levels |= 1 << (room - a)
+        left[r] -= b
+    placed = np.zeros((len(length), 3), np.int64)
+    placed[alone, 0] = np.arange(rows)
+    placed[order] = np.array(found, np.int64).reshape(-1, 3)
+    return placed[:, 0].copy(), placed[:, 1].copy(), placed[:, 2].copy(), rows + len(left)
+
+
+def _tightest(levels: int, by_room: Mapping[int, list[int]], left: list[int], a: int, b: int) -> tuple[int, int]:
+    """The row that has least room of at least `a`, and `b` in its other stack, and that room; (-1, 0) without one.
+
+    levels: bit n says that a row has room for a + n.
+    """
+    while levels:
+        room = a + (levels & -levels).bit_length() - 1
+        for r in by_room[room]:
+            if left[r] >= b:
+                return r, room
+        levels &= levels - 1
+    return -1, 0
 
 
 def at_least(place: Placement, rows: int) -> Placement:
@@ -165,10 +203,15 @@ def _lay(
     first = row * length + at + ((length - used)[row] if side == "left" else 0)
     where = np.repeat(first - start[:-1], sizes)
     where += np.arange(len(where))
+    size = rows * length
+    into: Any = where
+    if (first[1:] >= first[:-1] + sizes[:-1]).all():  # in order: what has no gap is copied, a mask beats indices
+        into = slice(None) if len(where) == size else _marked(where, size)
 
     def scatter(values: np.ndarray, fill: int) -> np.ndarray:
-        out = np.full(rows * length, fill, np.int32)
-        out[where] = values
+        out = np.full(size, fill, np.int32)
+        if fill or values.any():
+            out[into] = values
         return out.reshape(rows, length)
 
     reveal = scatter(stream.reveal, 0)
@@ -187,15 +230,23 @@ def _lay(
     return replace(laid, **more), where
 
 
+def _marked(where: np.ndarray, size: int) -> np.ndarray:
+    """(size,) bool: the places `where`."""
+    out = np.zeros(size, bool)
+    out[where] = True
+    return out
+
+
 def _contiguous(stream: Stream) -> bool:
     """Inside every block, two positions differ by as much as their indices do.
 
     An example stays in one piece in its row, so the ragged stream tells it.
     """
     start = start_of(stream)
-    offset = places(start) - stream.positions
-    if not offset.any():
+    jumps = np.flatnonzero(np.diff(stream.positions) != 1) + 1
+    if _marked(start, len(stream.positions) + 1)[jumps].all():
         return True
+    offset = places(start) - stream.positions
     top = int(stream.block.max())
     blocks = stream.block.astype(np.int64)
     blocks += np.repeat(np.arange(len(start) - 1) * (top + 1), np.diff(start))

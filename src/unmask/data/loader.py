@@ -18,6 +18,7 @@ from unmask.config import CorpusConfig
 from unmask.data.collate import Placement, at_least, collate, pack
 from unmask.data.marks import Kept, Marks, Rule
 from unmask.data.sampling import InTurn, Mixture, Order, Partners, Pieces, Sampler, counts_in_block, read_rows, shares
+from unmask.data.targets import Targets, has_target, reads_target, require_texts, target_notes, with_targets
 from unmask.errors import UserError
 from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary
 from unmask.objectives.dealing import sizes_of
@@ -39,11 +40,15 @@ class Text(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """Samples that are packed together, the number of each one's part, and where they went."""
+    """Samples that are packed together, the number of each one's part, and where they went.
+
+    found: by the order of every lane, the piece of each sample and the key of its noise.
+    """
 
     index: np.ndarray
     part: np.ndarray
     place: Placement
+    found: Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,14 @@ class Lane:
     """What the texts of one part are read with; an objective that is no mixture is its only part.
 
     order: all lanes have one order of texts, and keys that recur as the part's own noise does.
+    partners, targets: where its second texts come from, if it needs any.
     """
 
     part: Part
     order: Sampler
     marks: Marks
     partners: Partners | None
+    targets: Targets | None
 
 
 class Loader:
@@ -66,7 +73,9 @@ class Loader:
     windows hold a fixed number of samples.
     sources: the first document of each source, by which `mix` says how they share the samples; unshuffled
     sources take turns, each piece once.
-    kept, words: where the inside of the text comes from that the objective `needs`.
+    kept, words: where what the objective `needs` beside the tokens comes from.
+
+    Texts that have a target go to the parts of a mixture that read targets, and to no others (`data.targets`).
     """
 
     def __init__(
@@ -102,6 +111,9 @@ class Loader:
         self.sizes = tuple(self.pieces.of_sources(sources).tolist())
         self.mix = mix
         self.order = self._order(seed, shuffle, objective.recurs)
+        self.targets = None if self.marks.target is None else Targets.of(self.marks.target, self.pieces)
+        if self.targets is not None and shuffle:
+            require_texts(objective, self.targets.has, self.sizes)
         self.partners = Partners(self.pieces) if "partner" in objective.needs else None
         self.lanes = [self._lane(part, seed, shuffle, kept, words) for part in self.parts.values()]
         self.separator = vocabulary.need("sep") if self.pieces.joined is not None else None
@@ -115,11 +127,16 @@ class Loader:
         """The texts as the objective wants them cut."""
         documents, kind = np.asarray(self.text.documents), self.objective.cut
         if kind == "tokens":
-            return Pieces.cut(documents, room)
-        sentences = self.marks.sentence_places()
-        if kind == "joined":
-            return Pieces.across(documents, room, sentences, sources)
-        return Pieces.whole(documents, room, sentences, most=2 if kind == "pairs" else 0)
+            pieces = Pieces.cut(documents, room)
+        elif kind == "joined":
+            pieces = Pieces.across(documents, room, self.marks.sentence_places(), sources)
+        else:
+            pieces = Pieces.whole(documents, room, self.marks.sentence_places(), most=2 if kind == "pairs" else 0)
+        if self.marks.target is None:
+            return pieces
+        reads = {name: reads_target(part.objective) for name, part in self.parts.items()}
+        room = min(part.room(self.shape) for name, part in self.parts.items() if reads[name])
+        return with_targets(pieces, documents, room, has_target(self.marks.target), others=not all(reads.values()))
 
     def _order(self, seed: int, shuffle: bool, recurs: int) -> Sampler:
         if len(self.sizes) > 1 and not shuffle:
@@ -135,7 +152,14 @@ class Loader:
             self._order(seed, shuffle, part.objective.recurs),
             Marks(needs, kept, words),
             self.partners if "partner" in needs else None,
+            self.targets if "target" in needs else None,
         )
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should be told once, before training: a sentence each."""
+        target = None if self.marks.kept is None else self.marks.kept.target
+        return target_notes(self.parts, target, self.pieces, np.asarray(self.text.documents))
 
     def mixture(self, names: Sequence[str], steps: int | None = None) -> str:
         """What each source gets: its share of the samples, and in so many updates how often its text is seen."""
@@ -153,7 +177,8 @@ class Loader:
     def _deal(self, index: np.ndarray, progress: float | None) -> np.ndarray:
         """(S,) the number of each sample's part; progress None: at the mean shares of the run."""
         if isinstance(self.objective, Objectives):
-            return self.objective.deal(index, progress)
+            paired = None if self.targets is None else self.targets.has[self.order.piece(index)]
+            return self.objective.deal(index, progress, paired)
         return np.zeros(len(index), np.int64)
 
     def _sizes(self, index: np.ndarray, part: np.ndarray, progress: float = 0.0) -> Sizes:
@@ -163,8 +188,10 @@ class Loader:
 
     def _outline(self, index: np.ndarray, progress: float = 0.0, lane: Lane | None = None) -> Outline:
         lane = lane or self.lanes[0]
-        piece, key = lane.order.piece(index), lane.order.keys(index)
+        piece, key = lane.order.find(index)
         own = self._outlined(piece, key, index, progress, lane)
+        if lane.targets is not None:
+            return replace(own, partner=lane.targets.outline(piece, key, index, progress))
         if lane.partners is None:
             return own
         return replace(own, partner=self._outlined(*lane.partners(piece, key), index, progress, lane))
@@ -182,9 +209,10 @@ class Loader:
         text = read_rows(self.text.tokens, self.pieces, piece, key, index, progress, self.separator)
         return (lane or self.lanes[0]).marks.fill(text, self.pieces, piece)
 
-    def _examples(self, index: np.ndarray, progress: float, lane: Lane) -> Examples:
-        piece, key = lane.order.piece(index), lane.order.keys(index)
+    def _examples(self, piece: np.ndarray, key: np.ndarray, index: np.ndarray, progress: float, lane: Lane) -> Examples:
         texts = self._read(piece, key, index, progress, lane)
+        if lane.targets is not None:
+            texts = replace(texts, partner=lane.targets.read(piece, key, index, progress))
         if lane.partners is not None:
             texts = replace(texts, partner=self._read(*lane.partners(piece, key), index, progress, lane))
         return lane.part(texts, self.vocabulary)
@@ -202,7 +230,7 @@ class Loader:
         index = np.arange(number * size, (number + 1) * size).reshape(self.steps, self.per_step).T.reshape(-1)
         part = self._deal(index, progress)
         place = pack(self._sizes(index, part, progress), self.shape)
-        return Window(index, part, at_least(place, self.steps))
+        return Window(index, part, at_least(place, self.steps), [lane.order.find(index) for lane in self.lanes])
 
     def __call__(self, step: int, progress: float = 0.0) -> list[Batch]:
         """The micro-batches of update `step`."""
@@ -214,21 +242,25 @@ class Loader:
         return [self._batch(window, part, progress) for m in range(self.micro) if len(part := rows[m :: self.micro])]
 
     def _batch(self, window: Window, rows: np.ndarray, progress: float) -> Batch:
-        which = np.flatnonzero(np.isin(window.place.row, rows))
-        which = which[np.argsort(window.part[which], kind="stable")]  # the examples of a part stand end to end
-        index, part = window.index[which], window.part[which]
-        found = {
-            name: self._examples(index[part == k], progress, lane)
-            for k, (name, lane) in enumerate(zip(self.parts, self.lanes, strict=True))
-            if len(self.parts) == 1 or (part == k).any()
-        }
+        place = window.place
+        mine = np.zeros(place.rows, bool)
+        mine[rows] = True
+        which = np.flatnonzero(mine[place.row])
+        # The examples of a part stand end to end, and as they will in the rows: that is laid out fastest.
+        which = which[np.lexsort((place.stream_at[which], place.row[which], window.part[which]))]
+        found = {}
+        for k, (name, lane) in enumerate(zip(self.parts, self.lanes, strict=True)):
+            own = which[window.part[which] == k]
+            if len(self.parts) == 1 or len(own):
+                piece, key = window.found[k]
+                found[name] = self._examples(piece[own], key[own], window.index[own], progress, lane)
         none = _no_examples(next(iter(found.values())))  # of a part without a text: its heads are there, unasked
         return collate(
             {name: found.get(name, none) for name in self.parts},
             {name: part.heads() for name, part in self.parts.items()},
-            window.place.take(which, rows),
+            place.take(which, rows),
             shape=self.shape,
-            index=index,
+            index=window.index[which],
         )
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
@@ -237,7 +269,8 @@ class Loader:
         for begin in range(0, total, self.per_step):
             index = np.arange(begin, min(begin + self.per_step, total))
             part = self._deal(index, None)
-            window = Window(index, part, pack(self._sizes(index, part), self.shape))
+            place = pack(self._sizes(index, part), self.shape)
+            window = Window(index, part, place, [lane.order.find(index) for lane in self.lanes])
             yield self._batch(window, np.arange(window.place.rows), 0.0)
 
 

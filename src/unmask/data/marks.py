@@ -1,6 +1,7 @@
-"""What is known of a text's inside beside its ids: where words and sentences start, and annotated spans.
+"""What is known of a text beside its ids: where words and sentences start, annotated spans, and its target.
 
-Starts are kept as one bit a token, spans as two offsets each, both over all tokens of a side laid end to end.
+Starts are kept as one bit a token, spans as two offsets each, both over all tokens of a side laid end to end. Targets
+(what is to be written when the text is read) are texts of their own, one for each document.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from unmask.batch import Rows, starts
 from unmask.data.sampling import Pieces, places_of
 from unmask.errors import UserError
 
-NEEDS = frozenset({"word", "sentence", "spans", "partner"})
-"""The fields of `Rows` that an objective may ask for."""
+NEEDS = frozenset({"word", "sentence", "spans", "partner", "target"})
+"""What an objective may ask for beside the tokens: fields of `Rows`, of which `partner` holds the target, too."""
 Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(tokens (N,), start (R + 1,)) → (N,) bool; `tokens.words.WordStarts` is one."""
 
@@ -71,6 +72,15 @@ class BitWriter:
         self.rest = self.rest[:0]
 
 
+@dataclass(frozen=True)
+class TargetText:
+    """The targets of D documents end to end; one without has none of the ids."""
+
+    tokens: np.ndarray  # (M,) ids
+    documents: np.ndarray  # (D + 1,) int64, where each document's target starts
+    counts: np.ndarray  # (V,) int64, how often each id occurs
+
+
 class Kept(Protocol):
     """What a text was prepared with; `shards.Shards` is one."""
 
@@ -82,6 +92,9 @@ class Kept(Protocol):
 
     @property
     def spans(self) -> np.ndarray | None: ...
+
+    @property
+    def target(self) -> TargetText | None: ...
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,11 @@ class Marks:
             raise UserError(
                 "annotated spans are needed, but the text has none: name their key with corpus.spans, "
                 "or a file of phrases with corpus.lexicon"
+            )
+        if "target" in self.needs and (kept is None or kept.target is None):
+            raise UserError(
+                "target texts are needed, but the text has none: name the key or column that holds them with "
+                "corpus.target"
             )
 
     def fill(self, rows: Rows, pieces: Pieces, which: np.ndarray) -> Rows:
@@ -136,6 +154,11 @@ class Marks:
         flags = self.kept.sentence[places_of(pieces, which)]
         flags[starts(pieces.length[which])[:-1]] = True
         return flags
+
+    @property
+    def target(self) -> TargetText | None:
+        """Of every document, where that is needed."""
+        return self.kept.target if self.kept is not None and "target" in self.needs else None
 
     def sentence_places(self) -> np.ndarray:
         """(n,) the tokens of the whole text at which a sentence starts, by which pieces are cut."""

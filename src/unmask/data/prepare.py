@@ -93,7 +93,7 @@ def find(text: Text, tokenizer: Tokenizer, cache_dir: Path, say: Say) -> Prepare
 
 def _train_tokenizer(config: TokenizerConfig, text: Text, survey: Survey, most: int, say: Say) -> Tokenizer:
     """On the training part alone; above `most` bytes, on pieces drawn by the hash of their text."""
-    drawn = min(1.0, most / survey.train)
+    drawn = min(1.0, most / (survey.train + survey.targets))
     if drawn < 1:
         survey.notes.append(
             f"the tokenizer is trained on {drawn:.1%} of the training text (about {most:,} bytes), drawn by hash"
@@ -103,8 +103,8 @@ def _train_tokenizer(config: TokenizerConfig, text: Text, survey: Survey, most: 
     def pieces() -> Iterator[str]:
         with progress("tokenizer: reading", survey.bytes) as advance:
             for held_out, _, document in text.items():
-                if not held_out:
-                    yield from (p for p in cut(document.text) if drawn == 1 or share(p, b"tokenizer") < drawn)
+                for one in () if held_out else filter(None, (document.text, document.target)):
+                    yield from (p for p in cut(one) if drawn == 1 or share(p, b"tokenizer") < drawn)
                 advance(utf8_length(document.text))
 
     tokenizer = Tokenizer.train(config, pieces(), say)
@@ -189,7 +189,7 @@ def _batches(items: Iterable[Item]) -> Iterator[Batch]:
     filling: dict[bool, Batch] = {}
     for held_out, source, document in items:
         batch = filling.get(held_out)
-        length = len(document.text)
+        length = len(document.text) + len(document.target or "")
         if batch is None or batch.source != source or batch.characters + length > BATCH_CHARACTERS:
             if batch is not None:
                 yield batch
@@ -208,8 +208,9 @@ def seal(directory: Path, tokenizer: Tokenizer, fingerprint: str, survey: Survey
             raise UserError(f"{part} has no token: every document of it encodes to nothing")
     notes = list(survey.notes)
     unk = tokenizer.vocabulary.unk
-    if unk is not None and (unknown := int(train.counts[unk] + valid.counts[unk])):
-        total = len(train.tokens) + len(valid.tokens)
+    every = [part.counts for side in (train, valid) for part in (side, side.target) if part is not None]
+    if unk is not None and (unknown := sum(int(counts[unk]) for counts in every)):
+        total = sum(int(counts.sum()) for counts in every)
         notes.append(f"{unknown:,} of {total:,} tokens ({unknown / total:.2%}) are unknown")
         say(notes[-1])
     tokenizer.save(directory / "tokenizer.json")
@@ -230,7 +231,7 @@ def seal(directory: Path, tokenizer: Tokenizer, fingerprint: str, survey: Survey
 def needed(tokenizer: Tokenizer, survey: Survey) -> int:
     """Bytes of disk, about: one token a byte for bytes and characters, else one for two bytes, which is ample for
     English; what is known of the inside comes on top."""
-    tokens = survey.bytes // (1 if tokenizer.type in ("byte", "char") else 2)
+    tokens = (survey.bytes + survey.targets) // (1 if tokenizer.type in ("byte", "char") else 2)
     return tokens * dtype_of(tokenizer.vocabulary.size).itemsize + 16 * survey.documents + (1 << 20)
 
 

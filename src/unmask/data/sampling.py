@@ -60,14 +60,17 @@ class Pieces:
         """Runs of whole sentences, which begin at the tokens `sentence` (n,) of ascending places, inside documents.
 
         A run takes as many sentences as fit in `room`, at most `most` if that is not 0. A sentence that is longer
-        than `room` is cut into full pieces and a rest.
+        than `room`, or its part of it if there is a `most`, is cut into full pieces and a rest: each a run by itself.
 
         >>> p = Pieces.whole(np.array([0, 7, 9]), 4, np.array([0, 2, 3, 5, 7]))
         >>> p.begin.tolist(), p.length.tolist(), p.document.tolist(), p.ends.tolist()
         ([0, 3, 7], [3, 4, 2], [0, 0, 1], [False, True, True])
         """
-        first = _sentences(documents, room, sentence)
-        begin = _greedy(first, first, np.searchsorted(first, np.unique(documents)), room, most)
+        parts = Pieces.cut(np.union1d(documents, sentence), max(room // max(most, 1), 1))
+        first = np.append(parts.begin, documents[-1])
+        cut = np.flatnonzero(~parts.ends | (np.diff(parts.document, prepend=-1) == 0))
+        heads = np.unique(np.concatenate([np.searchsorted(first, np.unique(documents)), cut, cut + 1]))
+        begin = _greedy(first, first, heads, room, most)
         document = np.searchsorted(documents, begin[:-1], "right") - 1
         return Pieces(begin[:-1], np.diff(begin), document, np.isin(begin[1:], documents))
 
@@ -127,50 +130,24 @@ def _greedy(first: np.ndarray, end: np.ndarray, heads: np.ndarray, room: int, mo
 
 
 class Partners:
-    """For every piece a piece of another document, by key.
+    """For every piece a piece of another document, by key, any of these as likely as any other.
 
-    Drawn evenly among those of other documents that are at least as long, so that a text cut to its partner's
-    length loses little; but among no fewer than the longest quarter of them, so that the longest pieces of a text
-    do not all meet the same few.
+    So pieces are each other's partners equally often, and nothing about a piece tells that it is a partner.
     """
 
     def __init__(self, pieces: Pieces) -> None:
-        first = np.flatnonzero(np.diff(pieces.document, prepend=-1))
-        if len(first) < 2:
+        opens = np.diff(pieces.document, prepend=-1) > 0
+        if opens.sum() < 2:
             raise UserError("pairs of texts need a second document, but the corpus holds one: part it, or add text")
-        self.pieces = pieces
-        self.order = np.argsort(pieces.length, kind="stable")
-        self.length = pieces.length[self.order]
-        self.document = np.cumsum(np.diff(pieces.document, prepend=-1) > 0) - 1
-        rank = np.empty(len(pieces), np.int64)
-        rank[self.order] = np.arange(len(pieces))
-        by_document = np.lexsort((rank, self.document))
-        self.ranks = self.document[by_document] * len(pieces) + rank[by_document]  # ascending
-        self.count = np.bincount(self.document)
+        self.document = np.cumsum(opens) - 1
+        self.first = np.append(np.flatnonzero(opens), len(pieces))
 
     def __call__(self, which: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(S,) the partner of each piece `which` (S,) under its key (S,), and a key of its own."""
-        p, own = len(self.pieces), self.document[which]
-        others = p - self.count[own]
-        low = np.searchsorted(self.length, self.pieces.length[which], "left")
-        low = np.minimum(low, p - self.count[own] - -(-others // 4))
-        mine_below = np.searchsorted(self.ranks, own * p + low) - np.searchsorted(self.ranks, own * p)
-        free = p - low - (self.count[own] - mine_below)
+        begin, end = self.first[self.document[which]], self.first[self.document[which] + 1]
         key = keyed.absorb(key, keyed.purpose("partner"))
-        nth = keyed.below(keyed.bits(key, np.zeros(len(which), np.int64)), free)
-        return self.order[self._nth(own, low, mine_below, nth)], key
-
-    def _nth(self, own: np.ndarray, low: np.ndarray, below: np.ndarray, nth: np.ndarray) -> np.ndarray:
-        """(S,) the rank of the nth piece from rank `low` on that is not of document `own`, by bisection."""
-        p = len(self.pieces)
-        begin = np.searchsorted(self.ranks, own * p) + below
-        left, right = np.zeros_like(nth), self.count[own] - below  # of own pieces from `low` on, how many come before
-        while (left < right).any():
-            middle = (left + right) // 2
-            rank = self.ranks[np.minimum(begin + middle, p - 1)] - own * p
-            passed = (left < right) & (rank - low - middle <= nth)
-            left, right = np.where(passed, middle + 1, left), np.where(passed | (left >= right), right, middle)
-        return np.asarray(low + nth + left)
+        nth = keyed.below(keyed.bits(key, np.zeros(len(which), np.int64)), len(self.document) - (end - begin))
+        return np.where(nth < begin, nth, nth + end - begin), key
 
 
 # ---------------------------------------------------------------- orders
@@ -182,11 +159,14 @@ def noise_epoch(epoch: np.ndarray, recurs: int) -> np.ndarray:
 
 
 class Sampler(Protocol):
-    """The text of every sample number, and the key of its noise."""
+    """The piece at each global sample number (S,), and with it the uint64 key of its noise.
+
+    Numbers run on over epochs. A key is a function of seed, epoch (of the sample's source) and piece.
+    """
 
     def piece(self, index: np.ndarray) -> np.ndarray: ...
 
-    def keys(self, index: np.ndarray) -> np.ndarray: ...
+    def find(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -200,16 +180,18 @@ class Order:
     """Epochs after which the noise is the same again; 0 = never."""
 
     def piece(self, index: np.ndarray) -> np.ndarray:
-        """(S,) the piece at each global sample number; numbers run on over epochs."""
+        return self._placed(index)[1]
+
+    def find(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        epoch, piece = self._placed(index)
+        return piece, keyed.row_keys(self.seed, noise_epoch(epoch, self.recurs), piece, "noise")
+
+    def _placed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(S,) the epoch, and the piece."""
         epoch, place = np.divmod(np.asarray(index, np.int64), self.size)
         if not self.shuffle:
-            return place
-        return keyed.permuted(place, self.size, keyed.row_keys(self.seed, epoch, 0, "order"))
-
-    def keys(self, index: np.ndarray) -> np.ndarray:
-        """(S,) uint64 keys of the noise: functions of seed, epoch and piece."""
-        epoch = noise_epoch(np.asarray(index, np.int64) // self.size, self.recurs)
-        return keyed.row_keys(self.seed, epoch, self.piece(index), "noise")
+            return epoch, place
+        return epoch, keyed.permuted(place, self.size, keyed.row_keys(self.seed, epoch, 0, "order"))
 
 
 @dataclass(frozen=True)
@@ -224,15 +206,13 @@ class Mixture:
     """Epochs after which the noise is the same again; 0 = never."""
 
     def piece(self, index: np.ndarray) -> np.ndarray:
-        """(S,) the piece at each global sample number."""
-        return self._find(index)[1]
+        return self._placed(index)[1]
 
-    def keys(self, index: np.ndarray) -> np.ndarray:
-        """(S,) uint64 keys of the noise: functions of seed, epoch of the source, and piece."""
-        epoch, piece = self._find(index)
-        return keyed.row_keys(self.seed, noise_epoch(epoch, self.recurs), piece, "noise")
+    def find(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        epoch, piece = self._placed(index)
+        return piece, keyed.row_keys(self.seed, noise_epoch(epoch, self.recurs), piece, "noise")
 
-    def _find(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _placed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(S,) the epoch of the sample's source, and the piece."""
         block, place = np.divmod(np.asarray(index, np.int64), sum(self.counts))
         place = keyed.permuted(place, sum(self.counts), keyed.row_keys(self.seed, block, 0, "mixture"))
@@ -266,9 +246,9 @@ class InTurn:
     def piece(self, index: np.ndarray) -> np.ndarray:
         return self._order[np.asarray(index, np.int64) % sum(self.sizes)]
 
-    def keys(self, index: np.ndarray) -> np.ndarray:
-        epoch = noise_epoch(np.asarray(index, np.int64) // sum(self.sizes), self.recurs)
-        return keyed.row_keys(self.seed, epoch, self.piece(index), "noise")
+    def find(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        epoch, piece = np.asarray(index, np.int64) // sum(self.sizes), self.piece(index)
+        return piece, keyed.row_keys(self.seed, noise_epoch(epoch, self.recurs), piece, "noise")
 
 
 def shares(corpus: CorpusConfig, sizes: Sequence[int]) -> np.ndarray:
@@ -313,9 +293,9 @@ def places_of(pieces: Pieces, which: np.ndarray) -> np.ndarray:
 
 def separators(pieces: Pieces, which: np.ndarray) -> np.ndarray:
     """(N,) bool: where in the pieces `which` (S,) a separator stands instead of a token."""
-    at = ranges(pieces.begin[which], pieces.length[which])
     if pieces.joined is None:
-        return np.zeros(len(at), bool)
+        return np.zeros(int(pieces.length[which].sum()), bool)
+    at = ranges(pieces.begin[which], pieces.length[which])
     document = _nth_document(pieces.joined, at)
     return np.asarray(at - document == pieces.joined[document + 1])
 

@@ -12,6 +12,9 @@
             words.bin             ⌈N / 8⌉ bytes, one bit a token: a word starts here     | only where
             sentences.bin         the same of sentences                                  | the corpus
             spans.bin             (S, 2) int64, annotated spans as [begin, end) tokens   | asks for it
+            targets.bin           ids of all targets end to end                          |
+            target_documents.bin  (D + 1,) int64, where each document's target starts    |
+            target_counts.npy     (V,) int64, how often each id occurs in targets        |
 
 Nothing is added to a document's ids: start and end tokens are an objective's business.
 """
@@ -28,7 +31,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from unmask.data.marks import Bits, BitWriter
+from unmask.data.marks import Bits, BitWriter, TargetText
 from unmask.errors import UserError
 from unmask.text.document import Counts
 from unmask.tokens.tokenizer import Tokenizer
@@ -39,6 +42,7 @@ _CHUNK = 1 << 22
 """Tokens copied at once."""
 _FILES = {"word": "words", "sentence": "sentences", "spans": "spans"}
 """Where what is kept of the inside lies, as .bin."""
+_TARGET_FILES = ("targets", "target_documents")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Shards:
     word: Bits | None = None
     sentence: Bits | None = None
     spans: np.ndarray | None = None  # (S, 2) int64 into tokens, ascending
+    target: TargetText | None = None
 
     def __len__(self) -> int:
         return len(self.documents) - 1
@@ -89,6 +94,9 @@ class Shards:
                 "bytes": size,
                 "bytes_per_token": per_token,
             }
+            if self.target is not None:
+                ends = self.target.documents
+                out[source.name]["target_tokens"] = int(ends[last] - ends[source.first])
         return out
 
     @staticmethod
@@ -111,6 +119,7 @@ class Shards:
                 word,
                 sentence,
                 _mapped(spans, np.dtype(np.int64)).reshape(-1, 2) if spans.exists() else None,
+                _target(directory, dtype_of(len(counts))),
             )
         except (OSError, ValueError) as error:
             raise UserError(f"{directory} holds no whole shards ({error}); delete it to have it made anew") from error
@@ -125,6 +134,11 @@ class Shards:
                 f"{directory} is damaged: {len(self.tokens):,} tokens where {written:,} were written, in "
                 f"{len(self):,} of {documents:,} documents; delete it to have it made anew"
             )
+        target = self.target
+        if target is not None and (
+            len(target.documents) != len(self.documents) or len(target.tokens) != int(target.documents[-1])
+        ):
+            raise UserError(f"the targets in {directory} are damaged; delete it to have it made anew")
         for bits, name in ((self.word, "words"), (self.sentence, "sentences")):
             if bits is not None and len(bits.packed) != -(-written // 8):
                 raise UserError(f"{directory / name}.bin is damaged; delete {directory} to have it made anew")
@@ -181,6 +195,15 @@ def _bits(path: Path, size: int) -> Bits | None:
     return Bits(_mapped(path, np.dtype(np.uint8)), size) if path.exists() else None
 
 
+def _target(directory: Path, dtype: np.dtype[Any]) -> TargetText | None:
+    if not (directory / "targets.bin").exists():
+        return None
+    tokens = _mapped(directory / "targets.bin", dtype)
+    documents = _mapped(directory / "target_documents.bin", np.dtype(np.int64))
+    counts = np.load(directory / "target_counts.npy", mmap_mode="r", allow_pickle=False)
+    return TargetText(tokens, documents, counts)
+
+
 def _sources(rows: list[list[Any]]) -> tuple[Source, ...]:
     first = 0
     out = []
@@ -203,28 +226,34 @@ class Encoded:
     word: np.ndarray | None = None  # (N,) bool
     sentence: np.ndarray | None = None  # (N,) bool
     spans: np.ndarray | None = None  # (S, 2) int64 into ids
+    target_length: np.ndarray | None = None  # (D,) int64 tokens of each one's target, 0 where it has none
+    targets: np.ndarray | None = None  # (M,) their ids, of any integer type
 
 
 class Writer:
-    """Appends documents to one side's files; nothing of them stays in memory. Documents without a token vanish."""
+    """Appends documents to one side's files; nothing of them stays in memory. Documents without a token vanish, and
+    so do their targets."""
 
     def __init__(self, directory: Path, size: int, sources: Sequence[str], kept: frozenset[str]) -> None:
         """size: of the vocabulary. kept: which of `marks.NEEDS` the documents come with."""
         directory.mkdir()
         self.directory = directory
         self.dtype = dtype_of(size)
-        self.total = 0
+        self.total = self.target_total = 0
         self.counts = np.zeros(size, np.int64)
+        self.target_counts = np.zeros(size if "target" in kept else 0, np.int64)
         self.held = dict.fromkeys(sources, 0)  # documents of each source
         self.names = list(sources)
         self.files: dict[str, IO[bytes]] = {}
         for name in ("tokens", "documents", "bytes"):
             self.files[name] = (directory / f"{name}.bin").open("wb")
-        for need, name in _FILES.items():
-            if need in kept:
-                self.files[name] = (directory / f"{name}.bin").open("wb")
+        more = [name for need, name in _FILES.items() if need in kept]
+        for name in (*more, *(_TARGET_FILES if "target" in kept else ())):
+            self.files[name] = (directory / f"{name}.bin").open("wb")
         self.bits = {name: BitWriter(self.files[name]) for name in ("words", "sentences") if name in self.files}
         self._append("documents", np.zeros(1, np.int64))
+        if "target" in kept:
+            self._append("target_documents", np.zeros(1, np.int64))
 
     def write(self, source: int, documents: Encoded) -> None:
         """Documents of one source; sources come in their order."""
@@ -239,6 +268,10 @@ class Writer:
         self._append("bytes", documents.bytes[holds])
         self.held[self.names[source]] += int(holds.sum())
         self._ids(documents.ids)
+        if documents.target_length is not None:
+            assert documents.targets is not None
+            length = documents.target_length
+            self._targets(documents.targets[np.repeat(holds, length)], np.cumsum(length[holds]))
 
     def extend(self, other: Shards) -> None:
         """All documents of other shards, which hold the same sources."""
@@ -255,6 +288,8 @@ class Writer:
             self._append("documents", other.documents[a + 1 : b + 1] + begin)
             self._append("bytes", other.bytes[a:b])
         self._ids(other.tokens)
+        if other.target is not None:
+            self._targets(other.target.tokens, other.target.documents[1:])
         for source in other.sources:
             self.held[source.name] += source.documents
 
@@ -265,6 +300,8 @@ class Writer:
             file.flush()
             os.fsync(file.fileno())
         np.save(self.directory / "counts.npy", self.counts)
+        if "targets" in self.files:
+            np.save(self.directory / "target_counts.npy", self.target_counts)
         (self.directory / "sources.json").write_text(json.dumps(list(self.held.items())), encoding="utf-8")
 
     def close(self) -> None:
@@ -277,6 +314,15 @@ class Writer:
             self._append("tokens", ids[a:b].astype(self.dtype, copy=False))
             self.counts += np.bincount(ids[a:b], minlength=len(self.counts))
         self.total += len(ids)
+
+    def _targets(self, ids: np.ndarray, ends: np.ndarray) -> None:
+        """Targets end to end, and where each document's ends."""
+        for a, b in _chunks(len(ends)):
+            self._append("target_documents", ends[a:b] + self.target_total)
+        for a, b in _chunks(len(ids)):
+            self._append("targets", ids[a:b].astype(self.dtype, copy=False))
+            self.target_counts += np.bincount(ids[a:b], minlength=len(self.target_counts))
+        self.target_total += len(ids)
 
     def _append(self, name: str, array: np.ndarray) -> None:
         self.files[name].write(np.ascontiguousarray(array).data)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,6 +99,8 @@ class Stats:
     characters: int
     bytes: int
     tokens: int | None
+    targets: int | None
+    """Documents with a target, where a source names a column of them. All else is measured of the texts alone."""
     empty: int
     invalid: int
     first_invalid: str
@@ -138,7 +140,8 @@ def stats(
             meter.add(batch)
             advance(counts.consumed - behind)
             behind = counts.consumed
-    return meter.result(counts)
+    report = meter.result(counts)
+    return replace(report, targets=counts.targets) if any(s.target is not None for s in sources) else report
 
 
 def _batches(sources: Sequence[SourceConfig], counts: Counts) -> Iterator[list[str]]:
@@ -225,6 +228,7 @@ class _Meter:
             characters=self.sum["characters"],
             bytes=counts.bytes,
             tokens=None if self.tokenizer is None else self.sum["tokens"],
+            targets=None,
             empty=counts.empty,
             invalid=counts.invalid,
             first_invalid=counts.first_invalid,

@@ -40,6 +40,8 @@ class Survey:
     train: int = 0
     """UTF-8 bytes."""
     valid: int = 0
+    targets: int = 0
+    """UTF-8 bytes of the targets of both sides."""
     documents: int = 0
     counts: dict[str, Counts] = field(default_factory=dict)
     valid_counts: dict[str, Counts] | None = None
@@ -47,6 +49,7 @@ class Survey:
 
     @property
     def bytes(self) -> int:
+        """Of the texts of both sides, without targets."""
         return self.train + self.valid
 
     @property
@@ -81,6 +84,7 @@ class Text:
             "sentence": any(s.sentences for s in every),
             "word": any(s.words != "rule" for s in every),
             "spans": any(s.spans is not None or s.lexicon is not None for s in every),
+            "target": any(s.target is not None for s in every),
         }
         return frozenset(need for need, wanted in asked.items() if wanted)
 
@@ -97,7 +101,7 @@ class Text:
         out = _NOT_TEXT | set(ignore)
         fields = {name for name in SourceConfig.model_fields if name not in out}
         settings = [
-            None if config is None else {name: s.model_dump(include=fields) for name, s in config.parts.items()}
+            None if config is None else {name: _settings(s, fields) for name, s in config.parts.items()}
             for config in (self.corpus, self.valid)
         ]
         fraction = self.corpus.valid_fraction if self.valid is None else None
@@ -148,6 +152,7 @@ class Text:
                     behind = consumed
         survey.train = sum(size for (held_out, _), size in sizes.items() if not held_out)
         survey.valid = sum(size for (held_out, _), size in sizes.items() if held_out)
+        survey.targets = sum(counts.target_bytes for counts in survey.every)
         for counts, config in ((survey.counts, self.corpus), (survey.valid_counts or {}, self.valid)):
             for name, met in counts.items():
                 for sentence in met.notes():
@@ -207,6 +212,11 @@ def _absolute_path(path: str) -> str:
     hub = HubName.of(path)
     local = os.path.abspath(hub.name) if os.path.isdir(hub.name) else hub.name
     return HUB + local + (f":{hub.config}" if hub.config else "")
+
+
+def _settings(source: SourceConfig, fields: set[str]) -> dict[str, Any]:
+    """What a document depends on; `target` only where there is one, so that text without keeps its name."""
+    return source.model_dump(include=fields if source.target is not None else fields - {"target"})
 
 
 def _plain(source: SourceConfig) -> SourceConfig:

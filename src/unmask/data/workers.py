@@ -39,9 +39,10 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, kept: 
     """Ids, and of the inside what is `kept` (`marks.NEEDS`)."""
     texts, dtype = [document.text for document in documents], dtype_of(tokenizer.vocabulary.size)
     sizes = np.array([utf8_length(text) for text in texts], np.int64)
-    if not kept:
+    target = _targets(documents, tokenizer, dtype) if "target" in kept else {}
+    if not kept - {"target"}:
         ids = tokenizer.encode_batch(texts)
-        return Encoded(np.array([len(i) for i in ids], np.int64), sizes, _joined(ids, dtype))
+        return Encoded(np.array([len(i) for i in ids], np.int64), sizes, _joined(ids, dtype), **target)
     aligned = tokenizer.encode_aligned(texts)
     length = np.array([len(a.ids) for a in aligned], np.int64)
     start, ids_ = starts(length), _joined([a.ids for a in aligned], dtype)
@@ -57,7 +58,16 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, kept: 
         if "spans" in kept and document.spans is not None:
             spans.append(tokens_of(document.spans, a.begin, a.end) + start[k])
     inside = _joined([np.zeros((0, 2), np.int64), *spans], np.int64) if "spans" in kept else None
-    return Encoded(length, sizes, ids_, word, sentence, inside)
+    return Encoded(length, sizes, ids_, word, sentence, inside, **target)
+
+
+def _targets(documents: Sequence[Document], tokenizer: Tokenizer, dtype: Any) -> dict[str, np.ndarray]:
+    """The fields of `Encoded` that hold the documents' targets."""
+    length = np.zeros(len(documents), np.int64)
+    some = [k for k, document in enumerate(documents) if document.target is not None]
+    ids = tokenizer.encode_batch([documents[k].target or "" for k in some]) if some else []
+    length[some] = [len(i) for i in ids]
+    return {"target_length": length, "targets": _joined(ids, dtype)}
 
 
 def _joined(arrays: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
@@ -133,6 +143,7 @@ def _request(documents: Sequence[Document]) -> Message:
     inside: dict[str, list[np.ndarray | None]] = {
         "words": [d.words for d in documents],
         "spans": [d.spans for d in documents],
+        "target": [None if d.target is None else _bytes(d.target) for d in documents],
     }
     for name, each in inside.items():
         if known := [one for one in each if one is not None]:
@@ -171,8 +182,9 @@ def _documents(message: Message) -> list[Document]:
     ends = np.cumsum(message["bytes"]).tolist()
     text = message["text"].data
     texts = [str(text[a:b], "utf-8") for a, b in zip([0, *ends], ends, strict=False)]
-    words, spans = (_inside(message, name, len(texts)) for name in ("words", "spans"))
-    return [Document(t, "", w, s) for t, w, s in zip(texts, words, spans, strict=True)]
+    words, spans, raw = (_inside(message, name, len(texts)) for name in ("words", "spans", "target"))
+    targets = [None if one is None else str(one.data, "utf-8") for one in raw]
+    return [Document(t, "", w, s, y) for t, w, s, y in zip(texts, words, spans, targets, strict=True)]
 
 
 def _inside(message: Message, name: str, documents: int) -> Sequence[np.ndarray | None]:

@@ -17,23 +17,30 @@ import yaml
 import unmask
 from unmask.config import ModelConfig
 from unmask.errors import UserError
+from unmask.model.card_results import learnt_nothing, rows
 
 FILE = "README.md"
 
-RESULTS = {
-    "held_out_loss": "held-out loss, nats per content target",
-    "held_out_interval": "its 95 % interval",
-    "held_out_unigram_floor": "unigram floor: the same targets by word frequencies alone",
-    "held_out_accuracy": "share of content targets whose token is the likeliest",
-    "held_out_content_targets": "content targets",
-    "held_out_structural_loss": "loss of other targets (ends, sentinels)",
-    "held_out_bits_per_byte": "bits per byte",
-    "bits_per_byte": "bits per byte",
-}
-"""Keys of result.json that the card shows, in this order."""
-
-
 Data = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How the exported model is asked what it was trained for (`unmask.evaluation.usage` says it).
+
+    code   the lines of an example, behind those that load `model` and `tokenizer`
+    task   the hubs' name of what the library's plain call does (pipeline_tag); None = that is no question of this model
+    own    no class of the library can be asked, so the example asks `lm`, what `unmask.load` reads of the same files
+    said   of a mixture: its parts, and how they are named
+    half   of models trained in several ways: what the class here does not show, and the code that asks `lm` for it
+    """
+
+    code: tuple[str, ...]
+    task: str | None = None
+    own: bool = False
+    said: str = ""
+    half: str = ""
+    half_code: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,10 @@ class Facts:
 
     classes     the library's Auto classes that load it, the fullest last
     difference  the largest logit difference of the check
+    usage       the example of how it is asked
+    heads       names of the heads of the exported network
     own_code    the weights come with modeling_unmask.py
-    tokenizer   whether one is there, and how it spells [MASK]
+    tokenizer   whether one is there
     data        side (train, valid) → source → documents, tokens, bytes
     first_data  the same of the run that the weights come from, by `init` or by a conversion
     """
@@ -52,12 +61,13 @@ class Facts:
     parameters: int
     difference: float
     classes: tuple[str, ...]
+    usage: Usage
+    heads: tuple[str, ...] = ()
     own_code: bool = False
     objective: Mapping[str, Any] | None = None
     context: int | None = None
     target_context: int | None = None
     tokenizer: bool = False
-    mask: str | None = None
     data: Data | None = None
     first_data: Data | None = None
     left_out: tuple[str, ...] = ()
@@ -106,7 +116,7 @@ def card(facts: Facts, source: str | Path | None = None) -> str:
         _licence(facts, datasets),
         _use(facts),
         _training(facts, run),
-        _results(run),
+        _results(facts, run),
         _checked(facts),
         _limits(facts, run),
         _recipe(run),
@@ -177,9 +187,8 @@ def _front(facts: Facts, datasets: Iterable[str]) -> str:
     objective = (facts.objective or {}).get("type")
     tags = ["unmask", *([objective] if objective else []), *([] if facts.own_code else [facts.config.family])]
     front: dict[str, Any] = {"library_name": "transformers", "tags": list(dict.fromkeys(tags))}
-    task = {"AutoModelForMaskedLM": "fill-mask", "AutoModelForCausalLM": "text-generation"}.get(_kind(facts))
-    if task:
-        front["pipeline_tag"] = task
+    if facts.usage.task:
+        front["pipeline_tag"] = facts.usage.task
     if facts.license:
         front["license"] = facts.license
     if facts.language:
@@ -203,7 +212,7 @@ def _what(facts: Facts, run: _Run) -> str:
         f"a vocabulary of {c.vocab_size:,}. Exported by unmask {unmask.__version__}.",
     ]
     if facts.objective:
-        lines[-1] += f" Objective: {facts.objective['type']}."
+        lines[-1] += f" Objective: {facts.objective['type']}. {facts.usage.said}".rstrip()
     return "\n".join([*lines, *_first(run)])
 
 
@@ -238,58 +247,42 @@ def _licence(facts: Facts, datasets: Iterable[str]) -> str:
 def _use(facts: Facts) -> str:
     """Code that runs in this directory."""
     auto, trust = facts.classes[-1], ", trust_remote_code=True" if facts.own_code else ""
+    asked = facts.usage
     lines = ["import torch", f"from transformers import {auto}{', AutoTokenizer' if facts.tokenizer else ''}", ""]
     lines.append(f'model = {auto}.from_pretrained("."{trust}).eval()')
     if facts.tokenizer:
         lines.append(f'tokenizer = AutoTokenizer.from_pretrained("."{trust})')
-    lines += _example(facts, _kind(facts))
-    note = (
-        "\nNo class of the library computes this model, so its code lies beside the weights in `modeling_unmask.py` "
-        "(generated; its head says how to check it), and `trust_remote_code=True` runs it. `generate` there keeps no "
-        "cache. `unmask.load` reads the same weights without that file.\n"
-        if facts.own_code
-        else ""
-    )
-    prefix = (
-        "\nThe first `prefix_length` tokens see each other; `generate` takes the whole prompt as the prefix. Without "
-        "it, a forward pass is causal.\n"
-        if facts.config.visibility == "prefix"
-        else ""
-    )
-    return f"## How to use\n{note}{prefix}\nRun in this directory:\n\n```python\n" + "\n".join(lines) + "\n```"
+    parts = []
+    if facts.own_code:
+        parts.append(
+            "No class of the library computes this model, so its code lies beside the weights in `modeling_unmask.py` "
+            "(generated; its head says how to check it), and `trust_remote_code=True` runs it. `generate` there keeps "
+            "no cache. `unmask.load` reads the same weights without that file."
+        )
+    if facts.config.visibility == "prefix" and not asked.own:
+        parts.append(
+            "The first `prefix_length` tokens see each other; `generate` takes the whole prompt as the prefix unless "
+            "it is given. Without it, a forward pass is causal."
+        )
+    if asked.own:
+        parts.append(
+            f"`{auto}` of transformers loads it{' (trust_remote_code=True)' if trust else ''}, but cannot put the "
+            "question that it was trained on; unmask does, from the same files."
+        )
+        lines = _LOADED
+    parts += ["Run in this directory:", _block([*lines, *asked.code])]
+    if asked.half:
+        parts.append(asked.half)
+    if asked.half_code:
+        parts.append(_block([*_LOADED, *asked.half_code]))
+    return "\n\n".join(["## How to use", *parts])
 
 
-def _kind(facts: Facts) -> str:
-    """What the model is for. The library has XLNet's class among the causal ones, though it sees both sides."""
-    auto, config = facts.classes[-1], facts.config
-    both_sides = config.visibility == "bidirectional" and not config.num_source_layers
-    return "AutoModelForMaskedLM" if both_sides and auto == "AutoModelForCausalLM" else auto
+_LOADED = ["import unmask", "", 'lm = unmask.load(".")']
 
 
-def _example(facts: Facts, auto: str) -> list[str]:
-    two = facts.config.num_source_layers > 0
-    if not facts.tokenizer:
-        more = ", decoder_input_ids=ids" if two else ""
-        return ["ids = torch.tensor([[1, 2, 3]])", "with torch.no_grad():", f"    print(model(ids{more}))"]
-    if auto in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM"):
-        return [
-            'inputs = tokenizer("Once upon a time", return_tensors="pt", return_token_type_ids=False)',
-            "written = model.generate(**inputs, max_new_tokens=20)",
-            "print(tokenizer.decode(written[0]))",
-        ]
-    mask = auto == "AutoModelForMaskedLM" and facts.mask is not None
-    text = f"The {facts.mask} was here." if mask else "A short text."
-    lines = [
-        f'inputs = tokenizer("{text}", return_tensors="pt", return_token_type_ids=False)',
-        "with torch.no_grad():",
-    ]
-    if not mask:
-        return [*lines, "    print(model(**inputs))"]
-    return [
-        *lines,
-        "    logits = model(**inputs).logits[inputs.input_ids == tokenizer.mask_token_id]",
-        "print(tokenizer.convert_ids_to_tokens(logits[0].topk(5).indices))",
-    ]
+def _block(lines: Iterable[str]) -> str:
+    return "```python\n" + "\n".join(lines) + "\n```"
 
 
 def _training(facts: Facts, run: _Run) -> str:
@@ -331,8 +324,9 @@ def _texts(data: Data | None, whose: str = "") -> list[str]:
     for side, title in (("train", "Training text"), ("valid", "Held-out text")):
         for name, held in (data or {}).get(side, {}).items():
             source = f" ({name})" if name else ""
-            units = [k for k in ("documents", "tokens", "bytes") if held.get(k) is not None]
-            figures = [f"{held[k]:,} {k.removesuffix('s') if held[k] == 1 else k}" for k in units]
+            units = [k for k in ("documents", "tokens", "bytes", "target_tokens") if held.get(k) is not None]
+            words = [(k.removesuffix("s") if held[k] == 1 else k).replace("_", " ") for k in units]
+            figures = [f"{held[k]:,} {word}" for k, word in zip(units, words, strict=True)]
             out.append(f"- {title}{whose}{source}: {', '.join(figures)}")
     return out
 
@@ -344,19 +338,18 @@ def _split(recipe: Mapping[str, Any]) -> str:
     return f"{recipe['corpus'].get('valid_fraction', 0):.3g} of every source is held out"
 
 
-def _results(run: _Run) -> str:
-    rows = []
-    for key, title in RESULTS.items():
-        value = run.result.get(key)
-        if value is None:
-            continue
-        numbers = value if isinstance(value, list) else [value]
-        shown = " to ".join(f"{v:,}" if isinstance(v, int) else f"{v:.4f}" for v in numbers)
-        rows.append(f"| {title} | {shown} |")
-    if not rows:
+def _results(facts: Facts, run: _Run) -> str:
+    found = rows(run.result, facts.heads, _detects(facts))
+    if not found:
         return ""
     step = f", after update {run.result['step']:,}" if "step" in run.result else ""
-    return f"## Results\n\nMeasured at the end of the run{step}.\n\n| | |\n|---|---|\n" + "\n".join(rows)
+    table = "\n".join(f"| {title} | {shown} |" for title, shown in found)
+    return f"## Results\n\nMeasured at the end of the run{step}.\n\n| | |\n|---|---|\n{table}"
+
+
+def _detects(facts: Facts) -> bool:
+    """Whether the exported network is the one of an objective's that says no tokens (ELECTRA's discriminator)."""
+    return facts.classes[-1] in ("AutoModel", "AutoModelForPreTraining")
 
 
 def _checked(facts: Facts) -> str:
@@ -372,12 +365,8 @@ def _checked(facts: Facts) -> str:
 
 
 def _limits(facts: Facts, run: _Run) -> str:
-    out = []
-    loss, floor = run.result.get("held_out_loss"), run.result.get("held_out_unigram_floor")
-    if loss is not None and floor is not None and loss >= floor:
-        out.append(
-            f"Its held-out loss ({loss:.3f}) is not below the unigram floor ({floor:.3f}): it has learnt no context."
-        )
+    nothing = learnt_nothing(run.result, _detects(facts))
+    out = [nothing] if nothing else []
     if facts.context and (facts.objective or run.recipe) and not run.imported:
         longer = "" if run.first else " and has seen no longer text"
         out.append(f"It was trained on rows of {facts.context} tokens{longer}.")

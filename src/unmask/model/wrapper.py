@@ -20,8 +20,9 @@ from unmask.batch import Head, Stream
 from unmask.config import ModelConfig
 from unmask.model.heads import HeadModule
 from unmask.model.parts import Norm
+from unmask.model.permuted import permuted
 from unmask.model.transformer import Transformer
-from unmask.model.wrapper_parts import kept, mean_loss, stream_of
+from unmask.model.wrapper_parts import continued, kept, mean_loss, stream_of
 
 RESIZE = (
     "the vocabulary of this model cannot be changed here, where heads and settings would not follow: "
@@ -159,7 +160,11 @@ class UnmaskModel(UnmaskPreTrainedModel):
 
 
 class UnmaskForMaskedLM(UnmaskPreTrainedModel):
-    """Logits (B, T, V); `labels` (B, T) stand at the positions that must say them."""
+    """Logits (B, T, V); `labels` (B, T) stand at the positions that must say them.
+
+    `perm_mask` (B, T, T) and `target_mapping` (B, N, T) are XLNet's: who does not see whom, and where N queries stand.
+    With the latter, logits and labels are those of the queries, (B, N, V) and (B, N).
+    """
 
     accepts_loss_kwargs = True
 
@@ -172,14 +177,26 @@ class UnmaskForMaskedLM(UnmaskPreTrainedModel):
         labels: Tensor | None = None,
         position_ids: Tensor | None = None,
         positions2: Tensor | None = None,
+        perm_mask: Tensor | None = None,
+        target_mapping: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         output_hidden_states: bool | None = None,
     ) -> MaskedLMOutput:
         stream = self.read(input_ids, attention_mask, token_type_ids, None, position_ids, positions2)
+        first = 0  # from which place on the answers stand
+        if perm_mask is not None or target_mapping is not None:
+            stream = self.reordered(stream, perm_mask, target_mapping)
+            first = 0 if target_mapping is None else input_ids.shape[1]
         each: list[Tensor] = []
-        logits = self.answers(self.states(stream, each=each), self.vocabulary_head())
+        logits = self.answers(self.states(stream, each=each)[:, first:], self.vocabulary_head())
         loss = None if labels is None else mean_loss(logits, labels, num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=kept(each, output_hidden_states))
+
+    def reordered(self, stream: Stream, perm_mask: Tensor | None, target_mapping: Tensor | None) -> Stream:
+        """The stream in an order of its own, with the queries appended."""
+        if target_mapping is not None and not self.model.config.query_vector:
+            raise ValueError("target_mapping asks by appended queries, and this model has no query vector")
+        return permuted(stream, perm_mask, target_mapping)
 
 
 class UnmaskForPreTraining(UnmaskPreTrainedModel):
@@ -213,7 +230,8 @@ class UnmaskForCausalLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignore
     """Logits (B, T, V) of the next token; `labels` (B, T) are the ids themselves, shifted here.
 
     `generate` keeps no cache of keys: each new token reads the whole text again. For a prefix model the prompt
-    is the prefix unless `prefix_length` says otherwise.
+    is the prefix unless `prefix_length` says otherwise. A new token's position is the last one's plus 1; where the
+    prompt has `positions2` (GLM: the place inside the span), these count on and the position stays.
     """
 
     accepts_loss_kwargs = True
@@ -251,13 +269,22 @@ class UnmaskForCausalLM(UnmaskPreTrainedModel, GenerationMixin):  # type: ignore
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         prefix_length: int | Tensor | None = None,
+        position_ids: Tensor | None = None,
+        positions2: Tensor | None = None,
         **_: Any,
     ) -> dict[str, Any]:
+        length = input_ids.shape[1]
+        if positions2 is not None and position_ids is not None:
+            prompt = positions2.shape[1]  # the library has let the positions count on from there
+            position_ids = continued(position_ids[:, :prompt], length, 0)
+            positions2 = continued(positions2, length, 1)
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
             "prefix_length": prefix_length,
+            "position_ids": position_ids,
+            "positions2": positions2,
         }
 
     @classmethod

@@ -28,9 +28,10 @@ def stream_of(
 ) -> Stream:
     """(B, T) ids as the model reads them. What `mask` calls 0 is padding, on either side; no pad id is looked for.
 
-    Positions count from a row's first real token unless they are given. Given without a mask, they part the texts of
-    a row as well: a new one begins wherever they do not count on, and sees nothing of the others. `prefix_length`, one
-    number or one a row, says how many of a prefix model's real tokens see each other; without it, only the first.
+    Positions count from a row's first real token unless they are given. Given alone, without a mask or a second axis
+    (which lets an answer stand where its [MASK] does), they part the texts of a row as well: a new one begins wherever
+    they do not count on, and sees nothing of the others. `prefix_length`, one number or one a row, says how many of a
+    prefix model's real tokens see each other; without it, only the first.
     """
     if ids.dim() != 2 or (mask is not None and mask.shape != ids.shape):
         shape = "" if mask is None else f" and attention_mask {tuple(mask.shape)}"
@@ -48,7 +49,7 @@ def stream_of(
     block = real
     if position_ids is not None:
         position_ids = position_ids.to(ids.dtype).expand_as(ids)
-        if mask is None:
+        if mask is None and positions2 is None:
             block = F.pad(position_ids.diff() != 1, (1, 0), value=True).cumsum(1).to(ids.dtype)
     return Stream(
         tokens=torch.where(real != 0, ids, 0),
@@ -61,6 +62,16 @@ def stream_of(
         pattern="full" if order == "bidirectional" else order,
         contiguous=position_ids is None,
     )
+
+
+def continued(values: Tensor, length: int, step: int) -> Tensor:
+    """(B, P) positions of a prompt, and behind them those of what is written, each `step` after the one before.
+
+    >>> continued(torch.tensor([[0, 1, 2, 1]]), 6, 0).tolist(), continued(torch.tensor([[0, 0, 0, 1]]), 6, 1).tolist()
+    ([[0, 1, 2, 1, 1, 1]], [[0, 0, 0, 1, 2, 3]])
+    """
+    more = torch.arange(1, length - values.shape[1] + 1, device=values.device, dtype=values.dtype)
+    return torch.cat([values, values[:, -1:] + step * more], 1)
 
 
 def mean_loss(logits: Tensor, labels: Tensor, count: Tensor | int | None = None) -> Tensor:

@@ -77,7 +77,7 @@ class Bart(TextToText):
 
     @classmethod
     def bart(cls, **settings: Any) -> Bart:
-        """30 % infilled with Poisson(3.5), all sentences permuted (section 3: the large models)."""
+        """30 % infilled with Poisson(3.5), all sentences permuted (section 5.1: the large models)."""
         return cls(**settings)
 
     @classmethod

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, Self
 
 import numpy as np
+from pydantic import PrivateAttr
 
-from unmask.batch import Examples, Head, Rows, starts
+from unmask.batch import Examples, Head, Rows, ranges, starts
 from unmask.config import ModelConfig, Strict, Visibility
 
 Plan = Literal["left_to_right", "pseudo", "pseudo_words", "bound", "infill", "decoder"]
-"""How a text is scored without noise; see `unmask.evaluate.plans`."""
+"""How a text is scored without noise; see `unmask.evaluation.plans`."""
 
 LM = Head("lm")
 """The one head over the vocabulary that causal, masked and text-to-text objectives share."""
@@ -89,17 +90,33 @@ class Objective(Strict):
     type: str
 
     plan: ClassVar[Plan] = "left_to_right"
-    """How texts are scored under it, unless another plan is asked for (`unmask.evaluate.plans.plans_of`)."""
+    """How texts are scored under it, unless another plan is asked for (`unmask.evaluation.plans.plans_of`)."""
     copies: ClassVar[bool] = False
     """The input contains (some of) what must be predicted, by design: BERT's kept tokens, BART's text."""
+    masks: ClassVar[bool] = False
+    """[MASK] stands at (some of) what must be predicted: without it the plans pseudo and bound, which ask so, are
+    questions that training never put, and a model of such a plan is asked none."""
     needs: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `Rows` it reads beside the tokens: word, sentence, spans, partner."""
+    """What it reads of `Rows` beside the tokens: word, sentence, spans, partner (a piece of another document) or
+    target (the text's own, from the column `corpus.target`), which fills `Rows.partner`, too."""
     cut: ClassVar[Cut] = "tokens"
     """How documents are cut into the texts that it reads."""
     program: ClassVar[str] = "heads"
     """How a step turns a batch into terms (`unmask.programs`)."""
     kept: ClassVar[str] = "model"
     """Which of its networks is evaluated, loaded and exported."""
+    _control: str | None = PrivateAttr(None)
+
+    @property
+    def control(self) -> str | None:
+        """The control token that a mixture puts in front of its texts (`Part.mode`): questions put it there, too."""
+        return self._control
+
+    def after(self, control: str | None) -> Self:
+        """The objective as a part of a mixture that is told this control token."""
+        told = self.model_copy()
+        told._control = control
+        return told
 
     @property
     def recurs(self) -> int:
@@ -141,7 +158,7 @@ def frame(rows: Rows, before: int | None = None, after: int | None = None, at_en
     lead = int(before is not None)
     tail = np.full(len(rows.lengths), int(after is not None)) + (rows.ends if at_end is not None else 0)
     start = starts(rows.lengths + lead + tail)
-    into = np.repeat(start[:-1] + lead, rows.lengths) + rows.place
+    into = ranges(start[:-1] + lead, rows.lengths)
     tokens = np.empty(start[-1], np.int32)
     fixed = np.ones(start[-1], bool)
     tokens[into], fixed[into] = rows.tokens, rows.fixed

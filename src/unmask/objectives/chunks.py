@@ -1,4 +1,4 @@
-"""Groups of neighbouring tokens, chosen in random order until a budget is met; keyed, over ragged rows.
+"""Groups of neighbouring tokens, chosen in random order for a budget of tokens; keyed, over ragged rows.
 
 Legend: R texts of N tokens; U units (tokens, words, sentences); G groups of neighbouring units.
 """
@@ -53,10 +53,11 @@ def choose_groups(
 ) -> np.ndarray:
     """(N,) bool: `count` (R,) eligible tokens of each text, in groups of neighbouring units.
 
-    The text is a ring that is cut, from a random unit on, into groups of 1, 2, … units with probabilities `shares`;
-    groups are taken in random order until the count is met, and the last is cut to fit. So groups have lengths in
-    these shares, the ends of a text are chosen as often as its middle, and two groups may touch. `unit` (N,): a unit
-    starts here, as every text does; None = every token.
+    The text is a ring that is cut, from a random unit on, into groups of 1, 2, … units with probabilities `shares`.
+    The groups, in random order, are a second ring, of which `count` tokens in a row are taken, from a random token on:
+    so each token is chosen equally often, at the ends of a text or in its middle, first in its unit or not. The first
+    group taken may have lost its beginning, the last its end; two groups may touch. `unit` (N,): a unit starts here, as
+    every text does; None = every token.
     """
     r, lengths = len(key), np.diff(start)
     row = np.repeat(np.arange(r), lengths)
@@ -77,10 +78,13 @@ def choose_groups(
         rank = passed - passed[first][number]
         size = np.bincount(number, allowed, len(owner)).astype(np.int64)
     order = shuffled(owner, keyed.absorb(key, keyed.purpose("groups")))
-    taken = np.empty_like(size)
-    taken[order] = count[owner] - before(size[order], owner, r)  # rows keep their places: owner[order] == owner
+    place = np.empty_like(size)
+    place[order] = before(size[order], owner, r)  # rows keep their places: owner[order] == owner
+    whole = np.maximum(np.bincount(owner, size, r).astype(np.int64), 1)
+    draw = keyed.bits(keyed.absorb(key, keyed.purpose("taken from")), np.zeros(r, np.int64))
+    place -= keyed.below(draw, whole)[owner]
     chosen = np.empty(len(row), bool)
-    chosen[ring] = rank < taken[number]
+    chosen[ring] = (place[number] + rank) % whole[row] < count[row]
     return chosen if eligible is None else chosen & eligible
 
 

@@ -62,11 +62,9 @@ def sizes_of(parts: Sequence[Sized], dealt: np.ndarray, outline: Callable[[int, 
     source: np.ndarray | None = None
     for number, part in enumerate(parts):
         mine = np.flatnonzero(dealt == number)
-        if not len(mine) and len(parts) > 1:
+        if not len(mine) and (number or len(dealt)):  # of no text at all, the first part says how many stacks there are
             continue
         found = part.sizes(outline(number, mine))
-        if len(parts) == 1:
-            return found
         stream[mine] = found.stream
         if found.source is not None:
             source = np.zeros(len(dealt), np.int64) if source is None else source

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from unmask import keyed
-from unmask.batch import Examples, Rows, starts
+from unmask.batch import Examples, Rows, ranges, starts
 from unmask.config import Visibility
 from unmask.errors import UserError
 from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocabulary, frame, outline
@@ -230,30 +230,35 @@ def corrupt(rows: Rows, noise: np.ndarray, final_sentinel: bool, vocabulary: Voc
     Sentinels count 0, 1, 2, … in each text; running out of them is an error, never an ordinary id.
     """
     first = first_of_runs(noise, rows.start)
-    r, eos = len(rows.lengths), vocabulary.need("eos")
-    spans = np.bincount(rows.row[first], minlength=r)
+    at, hidden, eos = np.flatnonzero(first), np.flatnonzero(noise), vocabulary.need("eos")
+    spans = np.diff(np.searchsorted(at, rows.start))
     needed = int(spans.max(initial=0)) + int(final_sentinel)
     if needed > len(vocabulary.sentinels):
         raise UserError(
             f"a text needs {needed} sentinels but the tokenizer has {len(vocabulary.sentinels)}: "
             "use fewer or longer spans, a shorter context, or train the tokenizer with more (tokenizer.sentinels)"
         )
-    number = np.cumsum(first) - 1 - np.repeat(np.cumsum(spans) - spans, rows.lengths)
-    sentinel = vocabulary.sentinels[np.maximum(number, 0)] if needed else rows.tokens
-    source = interleave(np.where(first, sentinel, rows.tokens), ~noise | first, rows.row, r, [np.full(r, eos)])
-    twice = np.stack([sentinel, rows.tokens], 1).reshape(-1)
-    keep = np.stack([first, noise], 1).reshape(-1)
-    ending = [vocabulary.sentinels[spans]] if final_sentinel else []
-    target = interleave(twice, keep, np.repeat(rows.row, 2), r, [*ending, np.full(r, eos)])
+    sentinel = vocabulary.sentinels[ranges(np.zeros_like(spans), spans)] if len(at) else rows.tokens[at]
+    tokens = rows.tokens.copy()
+    tokens[at] = sentinel
+    counts = np.diff(np.searchsorted(hidden, rows.start))
+    ends = [np.full(len(spans), eos)]
+    source = closed(tokens[~noise | first], rows.lengths - counts + spans, ends)
+    spelt = np.insert(rows.tokens[hidden], np.searchsorted(hidden, at), sentinel)
+    target = closed(spelt, counts + spans, [vocabulary.sentinels[spans], *ends] if final_sentinel else ends)
     return Pairs(source, target)
+
+
+def closed(tokens: np.ndarray, lengths: np.ndarray, ending: list[np.ndarray]) -> Ragged:
+    """Texts of `lengths` (R,) tokens laid end to end, each followed by one token of each `ending` (R,)."""
+    start = starts(lengths + len(ending))
+    out = np.empty(start[-1], np.int32)
+    out[ranges(start[:-1], lengths)] = tokens
+    for k, token in enumerate(ending):
+        out[start[1:] - len(ending) + k] = token
+    return Ragged(out, start)
 
 
 def interleave(tokens: np.ndarray, keep: np.ndarray, row: np.ndarray, r: int, ending: list[np.ndarray]) -> Ragged:
     """The kept tokens of each text, followed by one token of each `ending` (R,)."""
-    lengths = np.bincount(row[keep], minlength=r)
-    start = starts(lengths + len(ending))
-    out = np.empty(start[-1], np.int32)
-    out[np.repeat(start[:-1] - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))] = tokens[keep]
-    for k, token in enumerate(ending):
-        out[start[1:] - len(ending) + k] = token
-    return Ragged(out, start)
+    return closed(tokens[keep], np.bincount(row[keep], minlength=r), ending)

@@ -59,26 +59,32 @@ class Dials(Objective):
 
     @classmethod
     def nxt_uni(cls) -> Dials:
+        """Next tokens, from left to right: n_mask 0, n_prefix 0 (NxtUni; Artetxe et al. 2022, section 2)."""
         return cls()
 
     @classmethod
     def nxt_pre(cls) -> Dials:
+        """Next tokens behind a prefix that is seen both ways: n_mask 0, n_prefix U(1, n) (NxtPre)."""
         return cls(prefix="uniform", predict="rest")
 
     @classmethod
     def msk_uni(cls, mask_rate: float = 0.15) -> Dials:
+        """Masked tokens alone, 15 %, each from the text and the masked ones before it (MskUni)."""
         return cls(mask_rate=mask_rate, predict="masked")
 
     @classmethod
     def msk_bi(cls, mask_rate: float = 0.15) -> Dials:
+        """Masked tokens alone, 15 %, seen from both sides as BERT's, always [MASK] (MskBi)."""
         return cls(mask_rate=mask_rate, prefix="all", predict="masked")
 
     @classmethod
     def hyb_uni(cls, mask_rate: float = 0.15) -> Dials:
+        """Next tokens and, behind them, the 15 % that are masked, all from left to right (HybUni; CM3's idea)."""
         return cls(mask_rate=mask_rate)
 
     @classmethod
     def hyb_pre(cls, mask_rate: float = 0.15) -> Dials:
+        """Next tokens and the 15 % that are masked, behind a prefix that is seen both ways (HybPre)."""
         return cls(mask_rate=mask_rate, prefix="uniform", predict="rest")
 
     @model_validator(mode="after")

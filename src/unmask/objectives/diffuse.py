@@ -15,15 +15,14 @@ from unmask import keyed
 from unmask.batch import Examples, Rows, Targets, full, ranges, starts
 from unmask.config import Visibility
 from unmask.objectives.base import LM, Objective, Outline, Plan, Shape, Sizes, Vocabulary, frame
-from unmask.objectives.ul2 import spread
 
 
 class Diffusion(Objective):
     """Each token of a text is hidden with one probability p, always behind [MASK]; p = (1 − ε) t + ε, t even in [0, 1).
 
     Loss of one text: Σ over hidden tokens of −log p(token | what is not hidden) / p, divided by all tokens of the text,
-    hidden or not. Its mean over t and masks is at least −log p(text) a token (`evaluate.bound`). Divided by the number
-    of hidden tokens instead, it would weigh all rates alike and bound nothing. Special tokens are never hidden, and
+    hidden or not. Its mean over t and masks is at least −log p(text) a token (`evaluation.bound`). Divided by the
+    number of hidden tokens instead, it would weigh all rates alike and bound nothing. Special tokens are never hidden, and
     count nowhere.
 
     Here t = 0.5 and ε = 0.001, so p = 0.5005 and each weight is 1 / p = 1.998; the sum is divided by 5.
@@ -46,13 +45,15 @@ class Diffusion(Objective):
     """ε, the least probability with which a token is hidden; no weight exceeds 1 / ε."""
     times: Literal["stratified", "antithetic", "independent"] = "stratified"
     """How t is drawn. stratified: from the global sample number, by multiples of the golden ratio, which any run of
-    samples spreads evenly; antithetic: the same over pairs of samples, the second of which has 1 − t; independent:
-    from each text's key."""
+    samples, such as an update's, spreads evenly (every n-th sample only slowly where n is 13, 21, 34, … or a multiple:
+    Fibonacci's numbers); antithetic: the same over pairs of samples, the second of which has 1 − t; independent: from
+    each text's key. Samples are the run's: those of one part of a mixture are not spread among themselves."""
     random_length_share: float = Field(0.0, ge=0, le=1)
     """Share of the texts of which only the first k tokens are read, k even in 1 … n: models that only saw full rows
     are poor at short texts (Nie et al. 2025, section 2.2)."""
 
     plan: ClassVar[Plan] = "bound"
+    masks: ClassVar[bool] = True
 
     @property
     def visibility(self) -> Visibility:
@@ -126,5 +127,9 @@ class Diffusion(Objective):
 
 
 def _even(number: np.ndarray) -> np.ndarray:
-    """(R,) in [0, 1), half a turn on: sample 0 would otherwise hide nothing."""
-    return np.asarray((spread(number) + 0.5) % 1.0)
+    """(R,) in [0, 1): the fractional parts of number times the golden ratio (a Kronecker sequence).
+
+    Half a turn on: sample 0 would otherwise hide nothing.
+    """
+    turned = np.asarray(number).astype(np.int64).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray(((turned >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 0.5) % 1.0)

@@ -34,7 +34,7 @@ class GLM(Objective):
               one: the tokens are thrown into round(noise / mean) boxes, whose fillings are such lengths for a fixed
               sum. Spans do not touch, and every place of a text is noise equally often: the text is a ring, cut at
               a random place, which may cut a span
-    document  one span of 50–100 % of the text (section 2.2, document-level)
+    document  one span of 50–100 % of the text (section 2.1.2, document-level)
     sentence  whole sentences, in random order, until `noise_density` is covered (sentence-level); neighbours are one
               blank; at most one sentence for 8 noise tokens, which bounds what an example can measure
 
@@ -66,10 +66,12 @@ class GLM(Objective):
 
     @classmethod
     def glm_document(cls) -> GLM:
+        """Du et al. 2022, section 2.1.2: one span of 50 to 100 % of the text, for writing at length."""
         return cls(spans="document")
 
     @classmethod
     def glm_sentence(cls) -> GLM:
+        """Du et al. 2022, section 2.1.2: whole sentences, 15 % of the text, for sequence to sequence."""
         return cls(spans="sentence")
 
     @property

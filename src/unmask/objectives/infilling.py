@@ -47,7 +47,9 @@ class FillInTheMiddle(Objective):
 
     The paper cuts between characters and encodes the parts one by one. Here texts are ids already, so cuts
     fall between tokens (with a byte or character tokenizer these are the paper's), or, with splits="words", in front of
-    words, where a writer's cursor and a tokenizer agree best.
+    words, where a writer's cursor and a tokenizer agree best. A cut inside a token is not to be had from ids: its
+    halves would have to be encoded with the words that they stand in ("unhapp" is seldom un + happ), as prompts are
+    that a writer breaks off there; and how long that makes a text is known only after reading it.
 
     >>> from unmask.objectives.show import toy
     >>> fim = FillInTheMiddle(rate=1, spm_rate=0)
@@ -188,8 +190,8 @@ class CausallyMasked(Objective):
 
     type: Literal["causally_masked"] = "causally_masked"
     max_spans: int = Field(16, ge=1)
-    """The most that a text can have, and the sentinels that the tokenizer must have for it. Rows keep room for them:
-    more than 6 happen to one text in 12,000, so a short context is better off with fewer than the paper's 16."""
+    """The most that a text can have, and the sentinels that the tokenizer must have for it (the paper clips at 16).
+    Rows keep room for as many: more than 8 happen to one text in 900,000, more than 6 to one in 12,000."""
     end_of_span: bool = False
     """The tokenizer's last sentinel closes each span at the end (InCoder's <EOM>), so that a span can be asked for
     alone."""
@@ -198,13 +200,13 @@ class CausallyMasked(Objective):
 
     @classmethod
     def cm3(cls) -> CausallyMasked:
-        """Aghajanyan et al. 2022."""
-        return cls()
+        """Aghajanyan et al. 2022. They clip the count at 16; here at 8, which one text in 900,000 exceeds."""
+        return cls(max_spans=8)
 
     @classmethod
     def incoder(cls) -> CausallyMasked:
-        """Fried et al. 2023, with at most 64 spans instead of 256: more never happen."""
-        return cls(max_spans=64, end_of_span=True, predict_sentinels=False)
+        """Fried et al. 2023. They clip the count at 256; here at 8, which one text in 900,000 exceeds."""
+        return cls(max_spans=8, end_of_span=True, predict_sentinels=False)
 
     def room(self, shape: Shape) -> int:
         n = np.arange(1, shape.stream + 1)

@@ -18,6 +18,7 @@ from unmask.config import ModelConfig, Strict, Visibility
 from unmask.errors import UserError
 from unmask.objectives.base import Cut, Objective, Outline, Plan, Shape, Sizes, Vocabulary
 from unmask.objectives.causal import Causal
+from unmask.objectives.contrastive import Contrastive
 from unmask.objectives.dealing import picked, regrouped, sizes_of, taken
 from unmask.objectives.masked import Masked
 from unmask.objectives.mode import told
@@ -51,7 +52,8 @@ class Part(Strict):
     until: float = Field(1.0, gt=0, le=1)
     """Share of the run after which it ends."""
     mode: str | None = None
-    """A control token in front of its texts; the tokenizer must hold it (tokenizer.extra)."""
+    """A control token in front of its texts; the tokenizer must hold it (tokenizer.extra). Questions of the part have
+    it, too: `mode=` of `fill`, `generate` and `score` takes the part's name, or this spelling."""
     factor: float = Field(1.0, ge=0)
     """Of its loss in the sum. Each part's loss is a mean over its own targets, however few texts it gets."""
 
@@ -83,7 +85,8 @@ class Part(Strict):
             return 0.0
         if self.final_weight is None:
             return self.weight
-        return self.weight + (self.final_weight - self.weight) * (progress - self.begin) / (self.until - self.begin)
+        passed = min(max((progress - self.begin) / (self.until - self.begin), 0.0), 1.0)
+        return self.weight + (self.final_weight - self.weight) * passed
 
     # ------------------------------------------------------------ the objective, told its mode
 
@@ -108,7 +111,13 @@ class Part(Strict):
         examples = self.objective(rows, vocabulary)
         if self.mode is None:
             return examples
-        return told(examples, self.objective.heads(), vocabulary.need(self.mode), vocabulary.need("bos"))
+        openings = {vocabulary.need("bos"), vocabulary.need("cls")}
+        return told(examples, self.objective.heads(), vocabulary.need(self.mode), openings)
+
+    @property
+    def asked(self) -> Objective:
+        """The objective that its questions are asked under, which knows the mode token."""
+        return self.objective.after(self.mode)
 
 
 def _objective(values: Mapping[str, Any]) -> Objective:
@@ -148,7 +157,10 @@ class Mixture(Objective):
     part begins and ends: causal first and masked later.
 
     Every part's loss is the mean over its own targets, so sparse and dense objectives weigh the same, times its
-    `factor`; its texts have the noise that they would have without the others.
+    `factor`; its texts have the noise that they would have without the others. A contrastive part tells its own pairs
+    apart, those that its texts of a micro-batch hold: the fewer its texts, the fewer the negatives.
+
+    A model is asked as its first part is, or as the one that `mode=` names.
 
     >>> m = Mixture.model_validate({"parts": {"clm": {"type": "causal"}, "mlm": {"type": "masked", "weight": 15}}})
     >>> m.deal(np.arange(16)).tolist(), [int((m.deal(np.arange(16 * b, 16 * b + 16)) == 0).sum()) for b in range(5)]
@@ -176,16 +188,22 @@ class Mixture(Objective):
             own = part.objective
             if isinstance(own, Mixture):
                 raise ValueError(f"part {name} is itself a mixture: list its parts here")
-            if own.program != "heads" or own.kept != "model":
+            if own.program not in ("heads", "contrastive") or own.kept != "model":
                 raise ValueError(
-                    f"part {name} ({own.type}) trains by a program of its own ({own.program}), which has no part in a "
-                    "mixture: train it alone, or go on from its run with init="
+                    f"part {name} ({own.type}) has a step of its own ({own.program}), in which several networks read "
+                    "or a text is read twice, where the parts of a mixture share one pass of one model: train it "
+                    "alone, or go on from its run with init="
+                )
+            if isinstance(own, Contrastive) and part.mode is not None:
+                raise ValueError(
+                    f"part {name} (contrastive) makes two texts of each, and a mode token stands in front of one: "
+                    "leave its mode out"
                 )
         self._same_stacks()
         self._same_heads()
         if {c for c in self._cuts() if c != "tokens"} and len(self._cuts()) > 1:
             self._one_cut()
-        for progress in self._turns():
+        for progress in self.turns():
             if not self._weights(progress).sum() > 0:
                 raise ValueError(f"no part has a weight at {progress:.3g} of the run: let their times meet")
         return self
@@ -222,7 +240,8 @@ class Mixture(Objective):
 
     @property
     def first(self) -> Objective:
-        return next(iter(self.parts.values())).objective
+        """The part that is asked, with its mode token."""
+        return next(iter(self.parts.values())).asked
 
     @property
     def plan(self) -> Plan:  # type: ignore[override]
@@ -231,6 +250,11 @@ class Mixture(Objective):
     @property
     def copies(self) -> bool:  # type: ignore[override]
         return any(p.objective.copies for p in self.parts.values())
+
+    @property
+    def program(self) -> str:  # type: ignore[override]
+        """One pass for all parts, and their heads; contrastive parts compare their pairs besides."""
+        return next((p.objective.program for p in self.parts.values() if p.objective.program != "heads"), "heads")
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
@@ -262,9 +286,15 @@ class Mixture(Objective):
     def room(self, shape: Shape) -> int:
         return min(part.room(shape) for part in self.parts.values())
 
+    def led_by(self, name: str, asked: Objective | None = None) -> Mixture:
+        """The mixture with another part first, which is then asked; `asked` stands for its objective."""
+        part = self.parts[name]
+        lead = part if asked is None else part.model_copy(update={"objective": asked})
+        return Mixture(parts={name: lead, **{k: p for k, p in self.parts.items() if k != name}}, sees=self.visibility)
+
     # ------------------------------------------------------------ which part a text gets
 
-    def _turns(self) -> list[float]:
+    def turns(self) -> list[float]:
         """Points of the run at which the shares may turn, and one between any two of them."""
         ends = sorted({0.0, 1.0, *(p.begin for p in self.parts.values()), *(p.until for p in self.parts.values())})
         return [*ends[:-1], *((a + b) / 2 for a, b in pairwise(ends))]
@@ -290,16 +320,28 @@ class Mixture(Objective):
         points = (np.arange(4096) + 0.5) / 4096 if self.moves else np.zeros(1)
         return np.asarray(np.mean([self.shares(p) for p in points.tolist()], axis=0))
 
-    def deal(self, index: np.ndarray, progress: float | None = 0.0) -> np.ndarray:
+    def deal(self, index: np.ndarray, progress: float | None = 0.0, paired: np.ndarray | None = None) -> np.ndarray:
         """(R,) the number of the part that each text gets, by its global sample number (R,).
 
         progress None: at the mean shares of the run, for held-out text, which no part should miss.
+        paired: (R,) bool, the texts that have a target. They go to the parts that read targets, the others to the
+        others, by the shares of these alone; a stretch then holds them about in proportion, not to the next number.
         """
+        shares, dealt = self.shares(progress), np.zeros(len(index), np.int64)
+        if paired is None:
+            return self._dealt(index, shares)
+        reads = np.array(["target" in part.objective.needs for part in self.parts.values()])
+        for kind in (True, False):
+            if len(mine := np.flatnonzero(paired == kind)):
+                dealt[mine] = self._dealt(index[mine], shares * (reads == kind) / shares[reads == kind].sum())
+        return dealt
+
+    def _dealt(self, index: np.ndarray, shares: np.ndarray) -> np.ndarray:
         if len(self.parts) == 1:
             return np.zeros(len(index), np.int64)
         stretch, place = np.divmod(np.asarray(index, np.int64), STRETCH)
         place = keyed.permuted(place, STRETCH, keyed.absorb(keyed.purpose("parts"), stretch))
-        edges = np.cumsum(self.shares(progress)) * STRETCH
+        edges = np.cumsum(shares) * STRETCH
         # Edges that are whole numbers but for rounding are made whole: their counts are exact then.
         edges = np.where(np.abs(edges - np.rint(edges)) < 1e-9, np.rint(edges), edges)[:-1]
         return np.searchsorted(edges, place + van_der_corput(stretch), side="right")

@@ -32,8 +32,9 @@ class Permutation(Objective):
         horizon        0    0    2    1      0    1    0
         target                                  cat  sat
 
-    Targets are runs of `max_span` words or fewer. round(n / one_in) of n tokens are chosen exactly, so the last run
-    is cut where the count is met (their code fills up with single tokens); runs may touch. [CLS] and [SEP] are
+    Targets are runs of `max_span` words or fewer. round(n / one_in) of n tokens are chosen exactly, and each equally
+    often, so one run may lack its beginning and one its end (their code cuts runs to fit and fills up with single
+    tokens, which favours short words); runs may touch. [CLS] and [SEP] are
     context that all see, never targets: their code gives them places in the order. Nothing is said of the previous
     segment: a text is one segment (Transformer-XL's memory is for loaded models).
 

@@ -27,6 +27,7 @@ from unmask.config import Visibility
 from unmask.errors import UserError
 from unmask.objectives.base import Cut, Objective, Outline, Plan, Shape, Sizes, Vocabulary, outline
 from unmask.objectives.masked import Masked
+from unmask.objectives.pairs import Cuts, Sentences, alike, balanced, cut_places, mirrored
 
 NEXT = ("is_next", "not_next")
 ORDER = ("in_order", "swapped")
@@ -40,6 +41,12 @@ class Segments(NamedTuple):
     label: np.ndarray  # (R,) 0 or 1
     paired: np.ndarray  # (R,) bool: there are two segments, so there is a question
 
+    @staticmethod
+    def whole(n: np.ndarray) -> Segments:
+        """Texts of n tokens that are all A."""
+        zero = 0 * n
+        return Segments(np.stack([starts(n)[:-1]] * 2, 1), np.stack([n, zero], 1), zero, zero > 0)
+
 
 class SentencePair(Objective):
     """[CLS] A [SEP] B [SEP], token types 0 and 1, BERT's masks in both, and a question about the two."""
@@ -47,15 +54,27 @@ class SentencePair(Objective):
     masking: Masked = Masked()
     """The masks of both segments; a text's rate is of both together."""
     boundary: Literal["sentence", "token"] = "sentence"
-    """Where a text is cut: at a sentence start drawn among its own (BERT), or at any token: needs no sentences."""
+    """Where texts begin and end and are cut in two: between sentences (BERT), or at any token: needs none."""
 
     plan: ClassVar[Plan] = "pseudo"
     copies: ClassVar[bool] = True
     question: ClassVar[Head]
 
     @property
+    def masks(self) -> bool:  # type: ignore[override]
+        return self.masking.masks
+
+    @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         return self.masking.needs | ({"sentence"} if self.boundary == "sentence" else set())
+
+    @property
+    def cut(self) -> Cut:  # type: ignore[override]
+        return "sentences" if self.boundary == "sentence" else "tokens"
+
+    @property
+    def recurs(self) -> int:
+        return self.masking.recurs
 
     @property
     def visibility(self) -> Visibility:
@@ -90,17 +109,21 @@ class SentencePair(Objective):
 class NextSentence(SentencePair):
     """Does B follow A? (Devlin et al. 2019, section 3.1, task 2 and appendix A.2)
 
-    A text is cut into A and B. In one of every two samples (numbers 2i and 2i + 1) B is what follows; in the
-    other it gives way to a stretch of another document, the text's partner, from a sentence start on.
+    A text is cut into A and B. In one of every two samples (numbers 2i and 2i + 1; in a mixture, which deals them to
+    its parts, half of them only on average) B is what follows; in the other it gives way to the end of another
+    document's text, the partner, from a sentence start on.
 
-        text      the cat sat . | it slept .           partner   rain fell . we left .
+        text      the cat sat . | it slept .           partner   rain fell . | we left .
         is_next   [CLS] the cat sat . [SEP] it slept . [SEP]
         not_next  [CLS] the cat sat . [SEP] we left .  [SEP]
 
-    Truncation: B is as long as both what follows A and the rest of the partner, whatever the label, so that
-    no length tells it. It is cut at its end, A never; both have a token or more. All fits because a text does: it
-    holds at most `context` − 3 tokens, long documents being cut before. A text of one token has no question.
-    A stretch that is cut so may end inside a sentence.
+    Both texts are whole sentences, and B runs to the end of its own under either label: it begins and ends as
+    sentences do, and no length tells the label (`pairs.alike`: the rule is the same if the two texts change places,
+    and any piece of another document is as likely a partner as any other). Where no cuts match, the last sentences of
+    both texts are left out. A text of one sentence, a part of one that is too long for the context, and a few
+    texts that have no cut to match their partner's, have their masks but no question.
+
+    boundary="token" takes as many tokens from the end of either text, whatever stands there.
 
     Published biases are options. BERT's code pairs a text of one sentence always with another document, so that
     more than half of its pairs are random: one_sentence="random". And 10 % of its sequences are short, of random
@@ -118,17 +141,28 @@ class NextSentence(SentencePair):
 
     type: Literal["next_sentence"] = "next_sentence"
     input_format: Literal["segment_pair", "sentence_pair"] = "segment_pair"
-    """segment_pair: A and B may hold several sentences; sentence_pair: one each (RoBERTa's study)."""
-    one_sentence: Literal["token", "random"] = "token"
-    """A text of one sentence is cut at a token. token: half of these keep what follows; random: none (BERT's code)."""
+    """segment_pair: A and B may hold several sentences; sentence_pair: one each (RoBERTa's study), drawn from texts
+    of two, none longer than half of the context, so that any two fit."""
+    one_sentence: Literal["none", "random"] = "none"
+    """What a text of one sentence is asked. none: nothing; random: it is A, with another document's B (BERT's code)."""
     short_share: float = Field(0.0, ge=0, le=1)
-    """Share of the texts of which only a beginning is used, its length even over 2 … n tokens (BERT's code: .1)."""
+    """Share of the samples of whose two texts only a beginning is used: two sentences, or as many as fit in a length
+    even over 2 … that of the longer (BERT's code: .1)."""
 
     question: ClassVar[Head] = Head("nsp", over="classes", size=2, names=NEXT)
 
     @classmethod
     def bert_nsp(cls) -> NextSentence:
-        """As Google's code makes it, biases included (Devlin et al. 2019; google-research/bert)."""
+        """Devlin et al. 2019, with two biases of their code (google-research/bert, `create_pretraining_data.py`).
+
+        As there: ten masks of a text, which recur; A is the beginning of a run of sentences and ends between two; a run
+        of one sentence is always paired with another document; a tenth of the samples is short.
+        Otherwise than there: the code draws runs, cuts and labels ten times, too, where here runs stay and labels go
+        by sample number; it draws a document, then a sentence to begin B with; B is filled up with sentences, and the
+        longer of A and B is cut token by token at either end until both fit, so that B may begin or end inside a
+        sentence and tell the label by it; the sentences that a random B displaces are read in the next run, where here
+        another epoch reads them.
+        """
         return cls(masking=Masked.bert(), one_sentence="random", short_share=0.1)
 
     @classmethod
@@ -145,6 +179,10 @@ class NextSentence(SentencePair):
     def _whole(self) -> NextSentence:
         if self.input_format == "sentence_pair" and (self.boundary != "sentence" or self.short_share):
             raise ValueError("input_format=sentence_pair is about whole sentences: leave boundary and short_share out")
+        if self.one_sentence == "random" and (self.boundary != "sentence" or self.input_format == "sentence_pair"):
+            raise ValueError(
+                "one_sentence=random is about texts cut between sentences: leave boundary and input_format out"
+            )
         return self
 
     @property
@@ -153,31 +191,51 @@ class NextSentence(SentencePair):
 
     @property
     def cut(self) -> Cut:  # type: ignore[override]
-        return "pairs" if self.input_format == "sentence_pair" else "tokens"
+        return "pairs" if self.input_format == "sentence_pair" else super().cut
 
     def segments(self, of: Outline) -> Segments:
-        n = of.lengths
-        if self.short_share:
-            short = keyed.bits(keyed.absorb(of.key, keyed.purpose("short")), np.zeros(len(n), np.int64))
-            drawn = (short & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32 < self.short_share
-            n = np.where(drawn & (n > 1), 2 + keyed.below(short, np.maximum(n - 1, 1)), n)
-        other = of.partner
-        m = of.lengths if other is None else other.lengths
-        paired = (n > 1) & (m > 0)
-        a, lone = _cut(of, n, self.boundary)
-        a = np.where(paired, a, n)
-        follows = balanced(of.index)
+        other, follows = of.partner, balanced(of.index)
+        if other is None:
+            return Segments.whole(of.lengths)
+        cuts = self._cuts(of, other)
+        found, at, end = cuts.found, cuts.at, cuts.end
+        random = ~follows & found
         if self.one_sentence == "random":
-            follows = follows & ~lone
-        entry, rest = _entry(other, m, n - a, self.input_format == "sentence_pair", of.key)
+            # A is the one sentence, and B the longest end of the partner that fits behind it.
+            row, theirs = np.arange(len(at)), Sentences(other)
+            lone = ~found & (Sentences(of).next(row, 0 * row + 1) == 0) & (of.lengths > 0)
+            behind = theirs.next(row, of.lengths)
+            lone &= behind > 0
+            found, random = found | lone, random | lone
+            at = np.where(lone, of.lengths, at)
+            cuts = cuts._replace(
+                other=np.where(lone, behind, cuts.other), other_end=np.where(lone, other.lengths, cuts.other_end)
+            )
+        own, theirs_at = starts(of.lengths), starts(other.lengths)[:-1] + of.lengths.sum()
+        a = np.where(found, at, of.lengths)
+        b = np.where(found, np.where(random, cuts.other_end - cuts.other, end - at), 0)
+        begin = np.stack([own[:-1], np.where(random, theirs_at + cuts.other, own[:-1] + a)], 1)
+        return Segments(begin, np.stack([a, b], 1), random.astype(np.int64), found)
+
+    def _cuts(self, of: Outline, other: Outline) -> Cuts:
+        """Both texts cut in two."""
+        n, m = of.lengths, other.lengths
         if self.input_format == "sentence_pair":
-            b = np.where(follows, n - a, np.minimum(rest, np.maximum(n, m) - a))
-        else:
-            b = np.minimum(n - a, rest)
-        b = np.where(paired, b, 0)
-        own, theirs = starts(of.lengths), starts(m)[:-1]
-        begin = np.stack([own[:-1], np.where(follows, own[:-1] + a, own[-1] + theirs + entry)], 1)
-        return Segments(begin, np.stack([a, b], 1), 1 - follows.astype(np.int64), paired)
+            (at, lone), (theirs, also) = cut_places(of, n, True), cut_places(other, m, True)
+            return Cuts(~lone & ~also, at, n, theirs, m)
+        whole = self.boundary == "sentence"
+        mine, his = Sentences(of), Sentences(other)
+        if self.short_share:
+            short = keyed.bits(keyed.absorb(of.key, keyed.purpose("short")), 0 * n)
+            chosen = (short & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32 < self.short_share
+            longer = np.maximum(n, m)
+            most = np.where(chosen, 2 + keyed.below(short, np.maximum(longer - 1, 1)), longer)
+            n, m = (
+                (mine.shortened(n, most), his.shortened(m, most))
+                if whole
+                else (np.minimum(n, most), np.minimum(m, most))
+            )
+        return alike(mine, his, n, m, of.key) if whole else Cuts.at_tokens(n, m, of.key)
 
 
 class SentenceOrder(SentencePair):
@@ -190,15 +248,19 @@ class SentenceOrder(SentencePair):
         in_order  [CLS] the cat sat . [SEP] it slept .  [SEP]
         swapped   [CLS] it slept . [SEP] the cat sat . [SEP]
 
-    A text of one sentence is cut at a token; one of a single token has no question. Nothing is truncated.
+    Texts are whole sentences and nothing is truncated, so either half begins and ends as sentences do, and where it
+    is cut no length tells which was first (`pairs.mirrored`). A text of one sentence, or a part of one that is too
+    long for the context, has no question: cut inside, its halves would tell their order by themselves. So they do
+    under boundary="token" wherever a text begins or ends with its document. Half are swapped of every two samples;
+    in a mixture, which deals them to its parts, on average.
 
     >>> from unmask.objectives.show import toy
-    >>> rows = Rows.of([[11, 12, 13, 14]] * 2, sentence=np.array([1, 0, 0, 1, 1, 0, 0, 1], bool))
+    >>> rows = Rows.of([[11, 12, 13, 14]] * 2, sentence=np.array([1, 0, 1, 0] * 2, bool))
     >>> e = SentenceOrder()(rows, toy())
     >>> e.targets["sop"].value.tolist(), e.stream.token_type.tolist()
-    ([1, 0], [0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 1])
+    ([1, 0], [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1])
     >>> e.stream.tokens.tolist(), e.targets["lm"].index.tolist(), e.targets["lm"].value.tolist()
-    ([2, 14, 3, 11, 4, 13, 3, 2, 11, 12, 13, 3, 4, 3], [4, 12], [12, 14])
+    ([2, 13, 14, 3, 4, 12, 3, 2, 11, 12, 3, 4, 14, 3], [4, 11], [11, 13])
     """
 
     type: Literal["sentence_order"] = "sentence_order"
@@ -207,13 +269,15 @@ class SentenceOrder(SentencePair):
 
     @classmethod
     def albert_sop(cls) -> SentenceOrder:
-        """With ALBERT's n-gram masks (Lan et al. 2020, section 3.1)."""
+        """With ALBERT's n-gram masks (Lan et al. 2020, section 4.1)."""
         return cls(masking=Masked.albert())
 
     def segments(self, of: Outline) -> Segments:
         n = of.lengths
-        paired = n > 1
-        a, _ = _cut(of, n, self.boundary)
+        if self.boundary == "sentence":
+            a, paired = mirrored(Sentences(of), n, of.key)
+        else:
+            a, paired = cut_places(of, n, False)[0], n > 1
         a = np.where(paired, a, n)
         label = np.where(paired & ~balanced(of.index), 1, 0)
         begin = np.stack([starts(n)[:-1], starts(n)[:-1] + a], 1)
@@ -251,6 +315,10 @@ class FullSentences(Objective):
     plan: ClassVar[Plan] = "pseudo"
     copies: ClassVar[bool] = True
 
+    @property
+    def masks(self) -> bool:  # type: ignore[override]
+        return self.masking.masks
+
     @classmethod
     def doc_sentences(cls) -> FullSentences:
         """DOC-SENTENCES (Liu et al. 2019, section 4.2)."""
@@ -259,6 +327,10 @@ class FullSentences(Objective):
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         return self.masking.needs | {"sentence"}
+
+    @property
+    def recurs(self) -> int:
+        return self.masking.recurs
 
     @property
     def cut(self) -> Cut:  # type: ignore[override]
@@ -279,76 +351,6 @@ class FullSentences(Objective):
 
     def __call__(self, rows: Rows, vocabulary: Vocabulary) -> Examples:
         return self.masking(rows, vocabulary)
-
-
-# ---------------------------------------------------------------- cutting and laying
-
-
-def balanced(index: np.ndarray) -> np.ndarray:
-    """(R,) bool: True for exactly one of the sample numbers 2i and 2i + 1, at random which.
-
-    >>> balanced(np.arange(8)).astype(int).tolist()
-    [0, 1, 1, 0, 1, 0, 0, 1]
-    """
-    half = np.asarray(index, np.int64) // 2
-    flip = keyed.bits(np.asarray(keyed.absorb(0, keyed.purpose("balanced"))), half) & np.uint64(1)
-    return (np.asarray(index) & 1) == flip.astype(np.int64)
-
-
-def drawn(eligible: np.ndarray, start: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) the place of one eligible token of each text, all equally likely, and whether there is one (else 0).
-
-    >>> start, key = np.array([0, 3, 5]), np.zeros(2, np.uint64)
-    >>> [x.tolist() for x in drawn(np.array([0, 0, 1, 0, 0], bool), start, key)]
-    [[2, 0], [True, False]]
-    """
-    at = np.flatnonzero(eligible)
-    first = np.searchsorted(at, start)
-    count = np.diff(first)
-    nth = first[:-1] + keyed.below(keyed.bits(key, np.zeros(len(key), np.int64)), np.maximum(count, 1))
-    found = np.append(at, 0)[np.minimum(nth, len(at))] - start[:-1]
-    return np.where(count > 0, found, 0), count > 0
-
-
-def cut_places(of: Outline, n: np.ndarray, sentences: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) tokens before a cut inside the first `n` (R,) tokens of each text, and whether no sentence starts there.
-
-    At a sentence start where there is one, else at any token; 1 … n − 1.
-    """
-    key = keyed.absorb(of.key, keyed.purpose("cut"))
-    token = 1 + keyed.below(keyed.bits(key, np.ones(len(n), np.int64)), np.maximum(n - 1, 1))
-    if not sentences or of.sentence is None:
-        return token, np.full(len(n), sentences)
-    start = starts(of.lengths)
-    place = places(start)
-    at, some = drawn(of.sentence & (place > 0) & (place < np.repeat(n, of.lengths)), start, key)
-    return np.where(some, at, token), ~some
-
-
-def _cut(of: Outline, n: np.ndarray, boundary: str) -> tuple[np.ndarray, np.ndarray]:
-    return cut_places(of, n, boundary == "sentence")
-
-
-def _entry(
-    other: Outline | None, m: np.ndarray, wanted: np.ndarray, one: bool, key: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) where B begins in the partners of m tokens, and how many tokens it has there.
-
-    At a sentence start that leaves `wanted` tokens, by preference not the partner's first, which may lie inside a
-    sentence; one=True: any sentence start, for that one sentence.
-    """
-    if other is None or other.sentence is None:
-        return np.zeros_like(m), m
-    start = starts(m)
-    place, last = places(start), np.repeat(m - (0 if one else wanted), m)
-    key = keyed.absorb(key, keyed.purpose("entry"))
-    entry, _ = drawn(other.sentence & ((place <= last) if one else (place > 0) & (place <= last)), start, key)
-    if not one:
-        return entry, m - entry
-    begins = np.append(np.flatnonzero(other.sentence | (place == 0)), start[-1])
-    here = start[:-1] + entry
-    following = begins[np.minimum(np.searchsorted(begins, here, "right"), len(begins) - 1)]
-    return entry, np.minimum(following, start[1:]) - here
 
 
 def _framed(rows: Rows, found: Segments, vocabulary: Vocabulary) -> tuple[Rows, np.ndarray]:

@@ -17,8 +17,9 @@ from unmask.objectives.layout import Pairs, Ragged
 class Supervised(TextToText):
     """A given target text from a given source text: translation, questions and answers, any task in words.
 
-    `Rows.partner` holds the target of each source. Both end with [EOS]; of a target beyond `max_target` tokens only
-    these are asked for, without [EOS].
+    `Rows.partner` holds the target of each source, which a corpus has in a column of its own (`corpus.target`). Both
+    end with [EOS], also a source that was cut to fit; of a target beyond `max_target` tokens only these are asked for,
+    without [EOS].
 
         text, partner      translate : thank you · danke
         source, target     translate : thank you [EOS] · danke [EOS]
@@ -34,7 +35,7 @@ class Supervised(TextToText):
     max_target: int = Field(128, ge=1)
     """Tokens of a target, at most; in one stack so many are left free beside the source."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"partner"})
+    needs: ClassVar[frozenset[str]] = frozenset({"target"})
 
     def pair_sizes(self, of: Outline) -> tuple[np.ndarray, np.ndarray]:
         if of.partner is None:

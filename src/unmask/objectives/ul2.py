@@ -13,6 +13,7 @@ from unmask.batch import Rows
 from unmask.config import Strict
 from unmask.objectives.base import Outline, Plan, Vocabulary, outline
 from unmask.objectives.denoise import TextToText, corrupt, span_counts
+from unmask.objectives.even import even
 from unmask.objectives.layout import Pairs, Ragged
 from unmask.objectives.spans import place_spans
 
@@ -84,13 +85,13 @@ class UL2(TextToText):
         X, much              source  [NLG]   thank <0> inviting <1> [EOS]
                              target          <0> you for <1> me to your party <2> [EOS]
 
-    Which denoiser a text gets is a function of its sample number: any run of consecutive samples holds each by its
-    weight as evenly as numbers allow. The published codes differ in S, of which the paper's table says 25 % on
-    average: `sequential` half = 1 … n/2 tokens, uniformly (mean 25 %; llm-foundry); any = 1 … n − 1 (levanter,
-    whose empty sources are left out); three_quarters = always 75 % (flashT5).
+    Which denoiser a text gets is a function of its sample number: any 2^k in a row (numbers 2^k b … 2^k b + 2^k − 1, up
+    to 128) hold each by its weight but for less than two samples, and chance says which. The published codes differ in
+    S, of which the paper's table says 25 % on average: `sequential` half = 1 … n/2 tokens, uniformly (mean 25 %;
+    llm-foundry); any = 1 … n − 1 (levanter, whose empty sources are left out); three_quarters = always 75 % (flashT5).
 
     >>> from unmask.objectives.show import toy
-    >>> e = UL2()(Rows.of([range(11, 19)], index=np.array([7])), toy())  # sample 7 is S, and [S2S] is 98
+    >>> e = UL2()(Rows.of([range(11, 19)], index=np.array([1])), toy())  # sample 1 is S, and [S2S] is 98
     >>> e.source.tokens.tolist(), e.targets["lm"].value.tolist()
     ([98, 11, 12, 13, 14, 15, 16, 17, 90, 3], [90, 18, 91, 3])
     """
@@ -124,7 +125,7 @@ class UL2(TextToText):
     def draw(self, of: Outline) -> Draw:
         """The denoiser of each text and what it takes."""
         weight = np.cumsum([d.weight for d in self.denoisers])
-        which = np.searchsorted(weight / weight[-1], spread(of.index), side="right")
+        which = np.searchsorted(weight / weight[-1], even(of.index, "ul2"), side="right")
         which = np.minimum(which, len(weight) - 1)
         density, mean = self._settings()
         noise, spans = span_counts(of.lengths, density[which], mean[which])
@@ -171,13 +172,21 @@ class UL2(TextToText):
         return n - noise + spans + 1 + (self.modes != "none"), noise + spans + int(self.final_sentinel) + 1
 
     def extremes(self, lengths: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [self._measured(lengths, *t) for t in self._taken(lengths)]
+
+    def _taken(self, lengths: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(R,) noise tokens and spans by each denoiser; by S at its least and at its most."""
         taken: list[tuple[np.ndarray, np.ndarray]] = []
         for denoiser, density, mean in zip(self.denoisers, *self._settings(), strict=True):
             if denoiser.mode == "S":
                 taken += [(noise, np.minimum(lengths, 1)) for noise in self._suffix_range(lengths)]
             else:
                 taken.append(span_counts(lengths, density, mean))
-        return [self._measured(lengths, *t) for t in taken]
+        return taken
+
+    def most_spans(self, lengths: np.ndarray) -> np.ndarray:
+        """(R,) the most spans of texts of these lengths, by whichever denoiser."""
+        return np.asarray(np.max([spans for _, spans in self._taken(lengths)], axis=0))
 
     def longest(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         source, target = zip(*self.extremes(lengths), strict=True)
@@ -206,14 +215,3 @@ def in_front(texts: Ragged, first: np.ndarray) -> Ragged:
     tokens[start[:-1]] = first
     tokens[np.arange(len(texts.tokens)) + np.repeat(np.arange(1, r + 1), texts.lengths)] = texts.tokens
     return Ragged(tokens, start)
-
-
-def spread(index: np.ndarray) -> np.ndarray:
-    """(R,) numbers in [0, 1), the fractional parts of index times the golden ratio: evenly spread over any run of
-    consecutive indices (a Kronecker sequence), so shares are kept far better than by independent draws.
-
-    >>> sorted((spread(np.arange(10, 18)) * 8).astype(int).tolist())
-    [0, 1, 2, 3, 4, 5, 6, 7]
-    """
-    turned = np.asarray(index).astype(np.int64).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return np.asarray((turned >> np.uint64(11)).astype(np.float64) * 2.0**-53)

@@ -13,21 +13,21 @@ from unmask.config import ModelConfig, Visibility
 from unmask.errors import UserError
 from unmask.objectives import units
 from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocabulary, frame
+from unmask.objectives.even import even
 from unmask.objectives.masked import Masked
 from unmask.objectives.units import Selected
 
 KINDS = ("bidirectional", "left_to_right", "right_to_left", "sequence_to_sequence")
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""2⁶⁴ / golden ratio: its multiples are spread evenly over any run of samples, and over every n-th of them."""
 
 
 class UniLM(Objective):
     """Cloze under the mask of a bidirectional, left-to-right, right-to-left or sequence-to-sequence model.
 
-    Each text is of one kind; the shares hold in any run of samples. Masked as BERT, by the token that stands
-    there, whatever the kind: `mask_rate` of the tokens exactly, 80 % [MASK], 10 % a random token, 10 % kept; singles
-    four times out of five, else two or three neighbours. A sequence-to-sequence text is split at random in two: the
-    first part sees itself, the second what is before it; tokens of both are masked. Token types say the kind
+    Each text is of one kind, by its sample number: any 2^k in a row (numbers 2^k b … 2^k b + 2^k − 1, up to 128) hold
+    each kind in its share but for less than two samples, and chance says which. Masked as BERT, by the token that
+    stands there, whatever the kind: `mask_rate` of the tokens exactly, 80 % [MASK], 10 % a random token, 10 % kept;
+    singles four times out of five, else two or three neighbours. A sequence-to-sequence text is split at random in two:
+    the first part sees itself, the second what is before it; tokens of both are masked. Token types say the kind
     (0; 2; 3; 4 and 5), where the model has `token_types`, 6 of them. The paper's bidirectional rows are pairs with
     types 0 and 1 and a next-sentence loss: that is an objective of its own here.
 
@@ -46,7 +46,7 @@ class UniLM(Objective):
     document ends. Special tokens are never masked.
 
     >>> from unmask.objectives.show import toy
-    >>> e = UniLM(mask_rate=0.4)(Rows.of([[11, 12, 13, 14]], index=np.array([3])), toy())
+    >>> e = UniLM(mask_rate=0.4)(Rows.of([[11, 12, 13, 14]], index=np.array([0])), toy())
     >>> e.stream.tokens.tolist(), e.stream.token_type.tolist(), e.stream.reveal.tolist()
     ([2, 11, 4, 13, 3, 42, 3], [4, 4, 4, 4, 4, 5, 5], [0, 0, 0, 0, 0, 1, 2])
     >>> e.targets["lm"].index.tolist(), e.targets["lm"].value.tolist()
@@ -92,9 +92,8 @@ class UniLM(Objective):
     # ------------------------------------------------------------ lengths
 
     def kinds(self, index: np.ndarray) -> np.ndarray:
-        """(R,) the kind (a place in `KINDS`) of samples by their number: shares hold in every run of them."""
-        u = ((np.asarray(index).astype(np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
-        return np.searchsorted(np.cumsum(self.shares)[:-1], u, "right")
+        """(R,) the kind (a place in `KINDS`) of samples by their number, in their shares (`even`)."""
+        return np.searchsorted(np.cumsum(self.shares)[:-1], even(index, "unilm"), "right")
 
     def room(self, shape: Shape) -> int:
         return max(shape.stream - (3 if self.shares[3] else 2), 0)

@@ -1,9 +1,11 @@
 """What an objective makes of a text, to look at: `unmask show`.
 
 reading    a text as rows, with the stubs that stand for what only a corpus has
+generator  a stub of ELECTRA's generator, so that the discriminator's input is seen, too
 records    examples as plain values, one each: what `--json` prints
 draw       the same for the eye: columns that line up, and the grid of who sees whom
-density    targets per 1,000 positions on a corpus, beside what the settings say by formula (`expected`)
+density    targets per 1,000 positions on a corpus, beside what the settings say by formula (`expected`), and how much
+           of the text predictions do not see (`corruption`)
 """
 
 from __future__ import annotations
@@ -47,14 +49,16 @@ def show(
     seed: int = 0,
     count: int = 1,
     settings: Mapping[str, Any] | None = None,
+    target: str | None = None,
 ) -> Shown:
     """What an objective makes of a text, `count` times under different noise.
 
     objective: the name of a type or of a preset, with `settings` and `layout` on top, or an Objective.
     tokenizer: without one the text is split into words and punctuation (`reading.Words`).
+    target: what pairs is to write for the text.
     """
     chosen = objective if isinstance(objective, Objective) else named(objective, layout, settings)
-    reading = read(text, chosen, tokenizer, seed, count)
+    reading = read(text, chosen, tokenizer, seed, count, target)
     return Shown(chosen, reading, records(chosen, reading))
 
 

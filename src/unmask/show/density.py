@@ -8,35 +8,33 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from unmask.batch import Batch
+from unmask.batch import Batch, Rows
 from unmask.config import CorpusConfig
 from unmask.data.loader import Loader
-from unmask.data.marks import Bits
+from unmask.data.marks import Bits, TargetText
+from unmask.data.sampling import read_rows
 from unmask.errors import UserError
 from unmask.objectives import REGISTRY
 from unmask.objectives.base import Objective, Shape, Vocabulary
-from unmask.objectives.denoise import TextToText
+from unmask.objectives.denoise import PrefixLM, TextToText
 from unmask.show import layouts, named
+from unmask.show.corruption import corruption
 from unmask.show.expected import Expected, expected
 from unmask.show.reading import Inside, Splitter, spans_of
 from unmask.text.corpus import read as documents
 from unmask.tokens.tokenizer import Tokenizer
 
-NOTES = (
-    "Per 1,000 processed positions (stream and source): content = tokens of the text, marks = sentinels. expected: by",
-    "formula from the settings, off: standard deviations of the noise between the two (0 where nothing is random).",
-    "corruption: share of the text's tokens that the input does not show. tokens/s: noise, layout, packing, collation.",
-    "",
-    "The lecture notes counted on a toy corpus of their own, in pieces of 32: 1,000 causal, 533 prefix LM, 137 masked,",
-    "187 T5 (of which 103 sentinels; i.i.d. spans of about one token), and at mean span 3: 135 (61 sentinels). Other",
-    "texts, lengths and rules of placing spans: quoted, not matched.",
-)
+STUBS = {
+    "target": "the beginning of the next document stands in for the target that a text has",
+    "spans": "the second and third word of every five stand in for annotated spans",
+}
+"""By what an objective needs, what stands for that which a corpus of plain text lacks."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,17 @@ class Side:
     sentence: Bits
     spans: np.ndarray
 
+    @property
+    def target(self) -> TargetText:
+        """Stands in for targets, which a corpus of plain text has none of: the next document's text."""
+        first = self.documents[1]
+        ends = np.append(self.documents[1:] - first, self.documents[-1])
+        return TargetText(np.roll(self.tokens, -first), ends, np.zeros(0, np.int64))
+
+    def numbered(self, first: int) -> Side:
+        """The same with places instead of tokens, as ids from `first` on."""
+        return replace(self, tokens=np.arange(first, first + len(self.tokens), dtype=np.int64))
+
     @staticmethod
     def of(inside: Inside) -> Side:
         word, sentence = (Bits(np.packbits(f, bitorder="little"), len(f)) for f in (inside.word, inside.sentence))
@@ -56,18 +65,32 @@ class Side:
 
 
 def densities(
-    corpus: str, only: str | None, tokenizer: Tokenizer | None, context: int, limit: int, settings: dict[str, Any]
+    corpus: str,
+    only: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    context: int = 512,
+    limit: int = 200_000,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    layout: str | None = None,
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
     """A row for each objective (or `only` one, with `settings`) and layout, over the corpus's first `limit` tokens."""
     texts = beginning(corpus, limit)
     names = [only] if only is not None else list(REGISTRY.types()[0])
-    each = [(name, objective) for name in names for objective in in_layouts(name, settings)]
+    if only is not None and layout is not None:
+        each = [(only, named(only, layout, settings))]
+    else:
+        each = [(name, objective) for name in names for objective in in_layouts(name, dict(settings or {}), layout)]
+    if not each:
+        known = ", ".join(layouts(PrefixLM))
+        raise UserError(f"no objective has a layout '{layout}' (text-to-text ones have: {known})")
     split = Splitter.of(tokenizer, "\n".join(texts), (objective for _, objective in each))
     inside = split(texts)
     if not len(inside.ids):
         raise UserError(f"the corpus {corpus} holds no tokens")
     side = Side.of(inside)
-    return [density(name, objective, side, split.vocabulary, context) for name, objective in each]
+    return [density(name, objective, side, split.vocabulary, context, seed) for name, objective in each]
 
 
 def beginning(corpus: str, limit: int) -> list[str]:
@@ -88,46 +111,50 @@ def beginning(corpus: str, limit: int) -> list[str]:
     return [part for part in parts if part]
 
 
-def in_layouts(name: str, settings: dict[str, Any]) -> Iterator[Objective]:
-    """The objective in each of its layouts."""
+def in_layouts(name: str, settings: dict[str, Any], layout: str | None = None) -> Iterator[Objective]:
+    """The objective in each of its layouts, or in one."""
     objective = named(name, None, settings)
     kinds = layouts(type(objective))
-    if "layout" in settings or not kinds:
+    if layout is not None:
+        yield from (named(name, kind, settings) for kind in kinds if kind == layout)
+    elif "layout" in settings or not kinds:
         yield objective
     else:
         yield from (named(name, kind, settings) for kind in kinds)
 
 
-def density(name: str, objective: Objective, side: Side, vocabulary: Vocabulary, context: int) -> dict[str, Any]:
+def density(
+    name: str, objective: Objective, side: Side, vocabulary: Vocabulary, context: int, seed: int = 0
+) -> dict[str, Any]:
     """What one objective makes of the corpus, each piece once."""
     row: dict[str, Any] = {"objective": name, "layout": layout_of(objective)}
     try:
-        loader = _loader(objective, side, vocabulary, context)
+        loader = _loader(objective, side, vocabulary, context, seed)
         count, seconds = counted(loader, vocabulary)
     except UserError as error:
         return {**row, "refused": str(error)}
     pieces, k = len(loader.pieces), 1000 / count.positions
-    row |= {
+    return row | {
         "targets": k * count.targets,
         "content": k * count.content,
         "marks": k * count.marks,
-        **_against(expected(objective, loader.pieces.length, loader.pieces.ends), count, k),
+        **_against(expected(objective, texts_of(loader)), count, k),
         "stream": count.stream / pieces,
         "source": (count.positions - count.stream) / pieces if objective.shape(context).source else None,
-        "corruption": corruption(objective, side, vocabulary, context),
-        "tokens/s": round(len(side.tokens) / seconds),
+        "corruption": corruption(_loader(objective, side.numbered(vocabulary.size), vocabulary, context, seed)),
+        "tokens/s": round(int(loader.pieces.length.sum()) / seconds),
+        **({"stand-in": "; ".join(stubs)} if (stubs := [STUBS[k] for k in STUBS if k in objective.needs]) else {}),
     }
-    return row
 
 
 def layout_of(objective: Objective) -> str:
     return str(objective.layout.kind) if isinstance(objective, TextToText) else "in place"
 
 
-def _against(e: Expected | None, count: Count, k: float) -> dict[str, float | None]:
-    """The expected densities, and how far the counts are from them in standard deviations."""
-    if e is None:
-        return {"expected": None, "off": None, "expected marks": None, "off marks": None}
+def _against(e: Expected | str, count: Count, k: float) -> dict[str, Any]:
+    """The expected densities, and how far the counts are from them in standard deviations; or why there are none."""
+    if isinstance(e, str):
+        return {"expected": None, "off": None, "expected marks": None, "off marks": None, "unknown": e}
     return {
         "expected": k * e.targets,
         "off": deviations(count.targets, e.targets, e.targets_variance),
@@ -168,9 +195,24 @@ class Count:
                 self.marks += int(np.isin(value, vocabulary.sentinels).sum())
 
 
-def _loader(objective: Objective, side: Side, vocabulary: Vocabulary, context: int) -> Loader:
+def _loader(objective: Objective, side: Side, vocabulary: Vocabulary, context: int, seed: int) -> Loader:
     shape: Shape = objective.shape(context)
-    return Loader(side, objective, vocabulary, shape, rows=64, seed=0, shuffle=False, kept=side)
+    return Loader(side, objective, vocabulary, shape, rows=64, seed=seed, shuffle=False, kept=side)
+
+
+def texts_of(loader: Loader) -> Rows:
+    """Every piece as the objective reads it, with its partner."""
+    which = np.arange(len(loader.pieces))
+    key = loader.order.find(which)[1]
+
+    def texts(piece: np.ndarray, key: np.ndarray) -> Rows:
+        rows = read_rows(loader.text.tokens, loader.pieces, piece, key, which, 0.0, loader.separator)
+        return loader.marks.fill(rows, loader.pieces, piece)
+
+    rows = texts(which, key)
+    if loader.targets is not None:
+        return replace(rows, partner=loader.targets.read(which, key, which, 0.0))
+    return rows if loader.partners is None else replace(rows, partner=texts(*loader.partners(which, key)))
 
 
 def counted(loader: Loader, vocabulary: Vocabulary) -> tuple[Count, float]:
@@ -181,29 +223,3 @@ def counted(loader: Loader, vocabulary: Vocabulary) -> tuple[Count, float]:
         count.add(batch, vocabulary)
         begun = time.perf_counter()
     return count, seconds
-
-
-def corruption(objective: Objective, side: Side, vocabulary: Vocabulary, context: int) -> float:
-    """Share of the text's tokens that the input does not show.
-
-    The objective runs over places in the corpus instead of tokens, as ids beyond the vocabulary, so the input tells
-    which are left. The noise of a pair is seen in its source, whatever the layout.
-    """
-    if isinstance(objective, TextToText):
-        objective = named_copy(objective, "encdec")
-    first = vocabulary.size
-    places = Side(
-        np.arange(first, first + len(side.tokens), dtype=np.int64), side.documents, side.word, side.sentence, side.spans
-    )
-    shown = np.zeros(len(side.tokens), bool)
-    for batch in _loader(objective, places, vocabulary, context).once():
-        stream = batch.stream if batch.source is None else batch.source
-        tokens = stream.tokens[stream.block != 0]
-        shown[tokens[tokens >= first] - first] = True
-    return 1 - float(shown.mean())
-
-
-def named_copy(objective: TextToText, kind: str) -> TextToText:
-    """The objective in another layout, with that layout's defaults."""
-    values = {**objective.model_dump(), "layout": {"kind": kind}}
-    return type(objective).model_validate(values)

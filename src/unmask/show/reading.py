@@ -2,9 +2,9 @@
 
 tokens       the tokenizer's; without one, words and punctuation marks, numbered as they come (`Words`)
 sentences    by the rules of `text.sentences`
-partner      the same text turned round: its second half, then its first
+partner      the same text turned round: its second half, then its first; so is a target that is not given
 spans        the second and third word of every five (of fewer than two words: the first)
-generator    draws from the text's own tokens, each as often as it occurs (`records`)
+generator    says each of the text's own tokens as often as it occurs (`generator`)
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from unmask import keyed
 from unmask.batch import Rows, starts
 from unmask.errors import UserError
 from unmask.objectives.base import Objective
+from unmask.show.generator import NOTE, has_generator
 from unmask.text.sentences import sentence_starts
 from unmask.tokens.special import ROLES, Vocabulary, sentinel
 from unmask.tokens.tokenizer import Tokenizer
 
 SENTINELS = 100
 """As many as T5 has; a longer text gets more, so that they never run out here."""
-_PIECE = re.compile(r"\w+|[^\w\s]")
+_HAN = "\u2e80-\u2fff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_SIGNS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e31\u0e34-\u0e4e"
+_PIECE = re.compile(rf"[{_HAN}]|(?:(?![{_HAN}])[\w{_SIGNS}])+|[^\w\s]")
+"""A word, with the signs on its letters; a punctuation mark; of Chinese and Japanese each character."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Reading:
     spell: Callable[[int], str]
     notes: tuple[str, ...]
     """Which stubs stand for what, one sentence each."""
+    second: str = "partner"
+    """What the second text is to the objective, if there is one: partner or target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +81,19 @@ class Inside:
     start: np.ndarray  # (R + 1,)
     word: np.ndarray  # (N,) bool
     sentence: np.ndarray  # (N,) bool
+
+    def part(self, number: int) -> Inside:
+        """One of the texts."""
+        here = slice(int(self.start[number]), int(self.start[number + 1]))
+        ids = self.ids[here]
+        return Inside(ids, starts([len(ids)]), self.word[here], self.sentence[here])
+
+    def turned(self) -> Inside:
+        """Of one text: its second half, then its first."""
+        half = len(self.ids) // 2
+        ids, word, sentence = (np.roll(a, -half) for a in (self.ids, self.word, self.sentence))
+        word[0] = sentence[0] = True
+        return Inside(ids, self.start, word, sentence)
 
 
 @dataclass(frozen=True)
@@ -116,42 +135,46 @@ class Splitter:
         return Inside(tokens, start, word, sentence)
 
 
-def read(text: str, objective: Objective, tokenizer: Tokenizer | None, seed: int, count: int) -> Reading:
-    """`count` copies of a text, with the fields that the objective needs."""
-    split, needs = Splitter.of(tokenizer, text, [objective]), objective.needs
-    inside = split([text])
-    if not len(inside.ids):
-        raise UserError("the text holds no tokens: give some words with --text")
+def read(
+    text: str, objective: Objective, tokenizer: Tokenizer | None, seed: int, count: int, target: str | None = None
+) -> Reading:
+    """`count` copies of a text, with the fields that the objective needs; target: what pairs writes for it."""
+    split, needs = Splitter.of(tokenizer, f"{text}\n{target or ''}", [objective]), objective.needs
+    if target is not None and "target" not in needs:
+        raise UserError(f"{objective.type} makes its targets from the text itself: drop --target, which pairs reads")
+    inside = split([text] if target is None else [text, target])
+    for name, length in zip(("text", "target"), np.diff(inside.start), strict=False):
+        if not length:
+            raise UserError(f"the {name} holds no tokens: give some words with --{name}")
     notes = []
     if tokenizer is None:
         notes.append("vocabulary: the words and punctuation marks of this text (--tokenizer FILE takes yours)")
-    if "partner" in needs:
-        notes.append("partner: the same text turned round, its second half before its first")
+    for second in sorted(needs & {"partner", "target"}) if target is None else ():
+        hint = " (--target TEXT takes yours)" if second == "target" else ""
+        notes.append(f"{second}: the same text turned round, its second half before its first{hint}")
     if "spans" in needs:
         notes.append("annotated spans: the second and third word of every five")
-    rows = copies(inside.ids, inside.word, inside.sentence, needs, seed, count)
-    return Reading(rows, split.vocabulary, split.spell, tuple(notes))
+    if has_generator(objective):
+        notes.append(NOTE)
+    first, *others = (inside.part(k) for k in range(len(inside.start) - 1))
+    rows = copies(first, needs, seed, count, *others)
+    second = "target" if "target" in needs else "partner"
+    return Reading(rows, split.vocabulary, split.spell, tuple(notes), second)
 
 
-def copies(
-    ids: np.ndarray, word: np.ndarray, sentence: np.ndarray, needs: frozenset[str], seed: int, count: int
-) -> Rows:
-    """Rows of `count` copies of a text of n tokens; word, sentence: (n,) bool."""
+def copies(text: Inside, needs: frozenset[str], seed: int, count: int, other: Inside | None = None) -> Rows:
+    """Rows of `count` copies of a text; `other`: its partner or target, by default itself turned round."""
     keys = keyed.row_keys(seed, 0, np.arange(count), "noise")
-    rows = Rows.of(np.tile(ids, (count, 1)), keys)
+    rows = Rows.of(np.tile(text.ids, (count, 1)), keys)
     if "word" in needs:
-        rows = replace(rows, word=np.tile(word, count))
+        rows = replace(rows, word=np.tile(text.word, count))
     if "sentence" in needs:
-        rows = replace(rows, sentence=np.tile(sentence, count))
+        rows = replace(rows, sentence=np.tile(text.sentence, count))
     if "spans" in needs:
-        rows = replace(rows, spans=spans_of(word, count))
-    if "partner" in needs:
-        half = len(ids) // 2
-        turned = [np.roll(a, -half) for a in (ids, word, sentence)]
-        turned[1][0] = turned[2][0] = True
-        rest = needs - {"partner"}
-        other = copies(turned[0], turned[1], turned[2], rest, seed, count)
-        rows = replace(rows, partner=replace(other, key=keyed.absorb(keys, keyed.purpose("partner"))))
+        rows = replace(rows, spans=spans_of(text.word, count))
+    if seconds := needs & {"partner", "target"}:
+        second = copies(text.turned() if other is None else other, needs - seconds, seed, count)
+        rows = replace(rows, partner=replace(second, key=keyed.absorb(keys, keyed.purpose("partner"))))
     return rows
 
 
@@ -196,5 +219,6 @@ def controls_of(objective: Objective) -> set[str]:
     base = Words.of("a b c d e f g h . i j k l .")
     found = _Listening(**{f.name: getattr(base.vocabulary, f.name) for f in fields(Vocabulary)})
     ids = base.ids("a b c d e f g h . i j k l .")
-    objective(copies(ids, np.ones(14, bool), np.arange(14) % 9 == 0, objective.needs, 0, 16), found)
+    text = Inside(ids, starts([len(ids)]), np.ones(len(ids), bool), np.arange(len(ids)) % 9 == 0)
+    objective(copies(text, objective.needs, 0, 16), found)
     return found.heard

@@ -12,7 +12,9 @@ white space is skipped and counted. `hf:NAME` is loaded by the `datasets` librar
 | blank_line | runs of lines without a blank line    | the same inside each text     |
 | regex      | what lies between matches             | the same inside each text     |
 
-On its way a document passes: blanks taken out (words=blanks), filters, words by jieba, matches of a lexicon.
+On its way a document passes: blanks taken out (words=blanks), filters, words by jieba, matches of a lexicon. A target
+(`target`: another key or column) is mended as the text is; it goes wherever its text goes, and where it is empty the
+document is skipped and counted.
 """
 
 from __future__ import annotations
@@ -124,6 +126,9 @@ def read(source: SourceConfig, counts: Counts | None = None) -> Iterator[Documen
         if not document.text or document.text.isspace():
             counts.empty += 1
             continue
+        if document.target is not None and (not document.target or document.target.isspace()):
+            counts.no_target += 1
+            continue
         passed: Document | None = document
         for step in steps:
             passed = step(passed) if passed is not None else None
@@ -132,9 +137,13 @@ def read(source: SourceConfig, counts: Counts | None = None) -> Iterator[Documen
             size = utf8_length(passed.text)
             counts.bytes += size
             counts.longest = max(counts.longest, size)
+            if passed.target is not None:
+                counts.targets += 1
+                counts.target_bytes += utf8_length(passed.target)
             yield passed
     if counts.documents == before:
         dropped = "".join(f", {n:,} {reason}" for reason, n in sorted(counts.filtered.items()))
+        dropped += f", {counts.no_target:,} without a target" if counts.no_target else ""
         raise UserError(
             f"the corpus {source.path} has no text ({counts.files} files, {counts.empty} empty documents{dropped})"
         )
@@ -178,6 +187,10 @@ def _of_plain_text(path: Path, source: SourceConfig, counts: Counts) -> Iterator
         raise UserError(
             f"{path} is plain text, which has no key '{source.spans}': spans are read from JSON lines and tables; "
             "for plain text give corpus.lexicon"
+        )
+    if source.target is not None:
+        raise UserError(
+            f"{path} is plain text, which has no key '{source.target}': targets are read from JSON lines and tables"
         )
     if path.suffix.lower() == ".json":
         raise UserError(
@@ -296,11 +309,10 @@ def _json_lines(path: Path, source: SourceConfig, counts: Counts) -> Iterator[Do
         if line and not line.isspace():
             where = f"{path}:{number}"
             record = _object(line, where)
-            text = _key(record, source.field, "field", where)
-            if text is not None and not isinstance(text, str):
-                raise UserError(f"{where}: the key '{source.field}' holds a {type(text).__name__}, not text")
+            text = _text(record, source.field, "field", where)
+            target = None if source.target is None else _text(record, source.target, "target", where)
             marked = None if source.spans is None else _key(record, source.spans, "spans", where)
-            yield _record(text or "", marked, where, source, counts)
+            yield _record(text, marked, target, where, source, counts)
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
@@ -320,16 +332,32 @@ def _key(record: dict[str, Any], key: str, setting: str, where: str) -> Any:
     return record[key]
 
 
+def _text(record: dict[str, Any], key: str, setting: str, where: str) -> str:
+    """The text at a key; null is an empty one."""
+    text = _key(record, key, setting, where)
+    if text is not None and not isinstance(text, str):
+        raise UserError(f"{where}: the key '{key}' holds a {type(text).__name__}, not text")
+    return text or ""
+
+
 def _row(row: tables.Row, source: SourceConfig, table: str, counts: Counts) -> Document:
-    number, text, marked = row
-    return _record(text, marked, f"{table}:{number}", source, counts)
+    number, text, marked, target = row
+    return _record(text, marked, target, f"{table}:{number}", source, counts)
 
 
-def _record(text: str, marked: Any, where: str, source: SourceConfig, counts: Counts) -> Document:
-    """A record's text, mended and with "\\n" as line end, and its spans moved along."""
-    document = Document(text, where)
-    if source.spans is not None:
-        document = Document(text, where, None, spans.checked(marked, source.spans, text, where))
+def _record(text: str, marked: Any, target: str | None, where: str, source: SourceConfig, counts: Counts) -> Document:
+    """A record's text and target, mended and with "\\n" as line end, and the text's spans moved along."""
+    marks = None if source.spans is None else spans.checked(marked, source.spans, text, where)
+    if target is not None:
+        target = _mended(target, where, source, counts).replace("\r\n", "\n")
+    document = Document(_mended(text, where, source, counts), where, None, marks, target)
+    if "\r\n" in document.text:
+        document = without(document, [(m.start(), m.start() + 1) for m in re.finditer("\r\n", document.text)])
+    return document
+
+
+def _mended(text: str, where: str, source: SourceConfig, counts: Counts) -> str:
+    """The text with U+FFFD for halves of surrogate pairs, counted, or refused."""
     whole = well_formed(text)
     if whole is not text:
         invalid = whole.count("\ufffd") - text.count("\ufffd")
@@ -337,7 +365,4 @@ def _record(text: str, marked: Any, where: str, source: SourceConfig, counts: Co
             raise UserError(f"{where} holds half a surrogate pair, which is no text: drop strict to have it replaced")
         counts.invalid += invalid
         counts.first_invalid = counts.first_invalid or (where if invalid else "")
-        document = Document(whole, where, None, document.spans)
-    if "\r\n" in document.text:
-        document = without(document, [(m.start(), m.start() + 1) for m in re.finditer("\r\n", document.text)])
-    return document
+    return whole

@@ -21,6 +21,8 @@ class Document:
     """(W,) int64 characters where words start, ascending, if the source says so (words=blanks or jieba)."""
     spans: np.ndarray | None = field(default=None, compare=False)
     """(S, 2) int64 [begin, end) characters of annotated spans, ascending and apart, if the source has any."""
+    target: str | None = None
+    """What is to be written when the text is read, if the source says so; never empty. Such a text stays whole."""
 
 
 @dataclass
@@ -35,6 +37,12 @@ class Counts:
     """Documents of white space alone, skipped (in plain text, also surplus blank lines)."""
     invalid: int = 0
     """What was no text and became U+FFFD: bytes of UTF-8 files, sequences of other encodings."""
+    targets: int = 0
+    """Documents that have a target."""
+    target_bytes: int = 0
+    """UTF-8 bytes of the targets."""
+    no_target: int = 0
+    """Documents whose target is null or white space alone, skipped."""
     filtered: dict[str, int] = field(default_factory=dict)
     """Reason → documents (of "duplicate lines": lines) that `filter` dropped."""
     encodings: dict[str, int] = field(default_factory=dict, compare=False)
@@ -75,6 +83,12 @@ class Counts:
             notes.append(
                 f"the longest document has {self.longest:,} bytes and is held in memory whole, at one to four bytes a "
                 "character: document=blank_line or line parts a file"
+            )
+        if self.no_target:
+            notes.append(
+                f"{self.no_target:,} documents are left out: their target is null or white space alone"
+                if self.no_target > 1
+                else "one document is left out: its target is null or white space alone"
             )
         if self.filtered:
             each = (f"{n:,} {reason}" for reason, n in sorted(self.filtered.items()))

@@ -79,7 +79,7 @@ class Filter:
 
     def __call__(self, document: Document) -> Document | None:
         """The document, perhaps with fewer lines, or None; what was dropped is counted."""
-        if self.config.duplicates != "keep" and not self.documents.add(number_of(document.text)):
+        if self.config.duplicates != "keep" and not self.documents.add(_number(document)):
             reason: str | None = "duplicate documents"
         else:
             reason = self._reason(document.text)
@@ -117,6 +117,12 @@ class Filter:
         if repeated:
             self.counts.drop("duplicate lines", len(repeated))
         return without(document, repeated)
+
+
+def _number(document: Document) -> int:
+    """Of a document with a target: of both, since one question may have several answers."""
+    own = number_of(document.text)
+    return own if document.target is None else own ^ number_of(document.target, b"target")
 
 
 def repetition(text: str) -> float:

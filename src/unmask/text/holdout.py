@@ -17,8 +17,8 @@ def split(
     """(held out?, document), streaming: by a hash of the text, so that duplicates land on one side.
 
     With fewer than 20 documents, by position: the last `valid_fraction` of all characters, which is said
-    aloud. With more, at least one text is held out: the one whose hash is smallest waits to the end, and
-    is held out if no other was.
+    aloud; a text that has a target is not cut. With more, at least one text is held out: the one whose hash is
+    smallest waits to the end, and is held out if no other was.
     """
     stream = iter(documents)
     first = list(itertools.islice(stream, FEW))
@@ -65,7 +65,7 @@ def _by_position(
         text, length = document.text, len(document.text)
         if length <= before:
             yield False, document
-        elif before <= 0:
+        elif before <= 0 or document.target is not None:
             yield True, document
         else:
             cut = _blank_before(text, before)

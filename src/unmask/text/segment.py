@@ -22,13 +22,18 @@ _WITH_HAN = re.compile(f"[A-Za-z0-9]*[{_HAN}][{_HAN}A-Za-z0-9]*")
 def by_blanks(document: Document) -> Document:
     """The document without the blanks that part Chinese or Japanese characters, and with the words they part.
 
+    Its target loses such blanks too.
+
     >>> d = by_blanks(Document("我们 喜欢 NLP 。", ""))
     >>> d.text, d.words.tolist()
     ('我们喜欢 NLP 。', [0, 2, 5, 9])
     """
     points = codes(document.text)
     words = np.flatnonzero(run_starts(points)).astype(np.int64)
-    return without(replace(document, words=words), between_east_asian(points))
+    target = document.target
+    if target is not None:
+        target = without(Document(target, ""), between_east_asian(codes(target))).text
+    return without(replace(document, words=words, target=target), between_east_asian(points))
 
 
 def by_jieba(document: Document) -> Document:

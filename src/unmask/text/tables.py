@@ -27,8 +27,8 @@ BATCH_BYTES = 4 << 20
 BATCH_ROWS = 4096
 HUB_ROWS = 256
 
-Row = tuple[int, str, Any]
-"""(number from 1, text, value of the column of spans or None)."""
+Row = tuple[int, str, Any, str | None]
+"""(number from 1, text, value of the column of spans or None, target or None where none is asked for)."""
 
 
 def parquet_rows(path: Path, source: SourceConfig, counts: Counts) -> Iterator[Row]:
@@ -75,19 +75,21 @@ def _rows_at_once(metadata: Any, columns: Sequence[str]) -> int:
 def _checked(schema: pa.Schema, source: SourceConfig, where: str) -> list[str]:
     """The columns to read; an error says which there are, and of what type."""
     names = list(schema.names)
-    setting = {source.field: "field"} | ({source.spans: "spans"} if source.spans is not None else {})
-    for name, key in setting.items():
+    asked = (("field", source.field), ("target", source.target), ("spans", source.spans))
+    setting = {key: name for key, name in asked if name is not None}
+    for key, name in setting.items():
         if name not in names:
             has = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
             raise UserError(
                 f"{where} has no column '{name}' (its columns: {has}): set corpus.{key}{nearest(name, names)}"
             )
-    type_ = schema.field(source.field).type
-    if not _is_text(type_):
-        texts = [n for n in names if _is_text(schema.field(n).type)]
-        others = f"columns of text: {', '.join(texts[:8])}" if texts else "it has no column of text"
-        raise UserError(f"{where}: the column '{source.field}' holds {type_}, not text; {others}")
-    return list(setting)
+    for name in filter(None, (source.field, source.target)):
+        type_ = schema.field(name).type
+        if not _is_text(type_):
+            texts = [n for n in names if _is_text(schema.field(n).type)]
+            others = f"columns of text: {', '.join(texts[:8])}" if texts else "it has no column of text"
+            raise UserError(f"{where}: the column '{name}' holds {type_}, not text; {others}")
+    return list(dict.fromkeys(setting.values()))
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -103,8 +105,11 @@ def _rows(
 ) -> Iterator[Row]:
     texts = _texts(batch.column(source.field), source.strict, where, before, counts)
     spans = [None] * len(texts) if source.spans is None else batch.column(source.spans).to_pylist()
-    for number, (text, value) in enumerate(zip(texts, spans, strict=True), before + 1):
-        yield number, text, value
+    targets: list[str] | list[None] = [None] * len(texts)
+    if source.target is not None:
+        targets = _texts(batch.column(source.target), source.strict, where, before, counts)
+    for number, (text, value, target) in enumerate(zip(texts, spans, targets, strict=True), before + 1):
+        yield number, text, value, target
 
 
 def _texts(column: Any, strict: bool, where: str, before: int, counts: Counts) -> list[str]:
@@ -161,7 +166,7 @@ def hub_rows(source: SourceConfig, counts: Counts) -> Iterator[Row]:
     with _sentence(source):
         rows = datasets.load_dataset(hub.name, hub.config, split=source.split, streaming=source.stream)
         if rows.column_names is not None:  # a stream may not know before it is read
-            wanted = [name for name in (source.field, source.spans) if name in rows.column_names]
+            wanted = [n for n in dict.fromkeys((source.field, source.target, source.spans)) if n in rows.column_names]
             rows = rows.select_columns(wanted) if wanted else rows
         tables = iter(rows.with_format("arrow").iter(batch_size=HUB_ROWS))
     number = 0

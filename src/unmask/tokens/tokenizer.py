@@ -48,7 +48,7 @@ from unmask.tokens.words import Part, WordStarts
 
 __all__ = ["PIECE", "Aligned", "Around", "Tokenizer", "cut"]
 
-Around = tuple[str | None, str | None]
+Around = tuple[str | None, str | tuple[str, ...] | None]
 """Roles of the control tokens before and after a text."""
 
 
@@ -99,7 +99,8 @@ class Tokenizer:
         """Write what `AutoTokenizer.from_pretrained` reads; of GPT-1's kind, vocab.json and merges.txt beside it.
 
         `around`: the roles that tokenizer puts before and after a text, as the model read it in training:
-        ("cls", "sep") for BERT-like ones, ("bos", None) for decoders, (None, "eos") for T5's source.
+        ("cls", "sep") for BERT-like ones, ("bos", None) for decoders, (None, "eos") for T5's source, (None,
+        ("sep", "cls")) for XLNet.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -295,11 +296,15 @@ class Tokenizer:
             )
 
     def _template(self, around: Around) -> dict[str, Any]:
-        ids = {role: self.vocabulary.need(role) for role in around if role is not None}
-        before, after = ("" if role is None else self._names[ids[role]] for role in around)
+        opening, closing = around
+        roles = () if closing is None else (closing,) if isinstance(closing, str) else closing
+        ids = {role: self.vocabulary.need(role) for role in (opening, *roles) if role is not None}
+        before = [] if opening is None else [self._names[ids[opening]]]
+        after = [self._names[ids[role]] for role in roles]
+        second = [f"{name}:1" for name in after]  # of a pair each text has its end, and XLNet's [CLS] stands there once
         template = tokenizers.processors.TemplateProcessing(
-            single=f"{before} $A {after}".strip(),
-            pair=f"{before} $A {after} $B:1 {after and after + ':1'}".strip().replace("  ", " "),
+            single=" ".join([*before, "$A", *after]),
+            pair=" ".join([*before, "$A", *after[:1], "$B:1", *second]),
             special_tokens=[(self._names[i], i) for i in ids.values()],
         )
         shell = tokenizers.Tokenizer(tokenizers.models.BPE())

@@ -33,6 +33,7 @@ from unmask.keyed import row_keys
 from unmask.tensors import named_once
 from unmask.train import checkpoint, schedule
 from unmask.train.devices import Precision, choose_precision, to_device
+from unmask.train.floor import Floor
 from unmask.train.hooks import Evaluation, Gradients, Metrics, Progress, Stop
 from unmask.train.optim import Optimizer
 from unmask.train.plan import Calibration, Plan, given, read_plan, same_budget, steps_within
@@ -113,6 +114,7 @@ class Trainer:
         self.settings, self.out = settings, out
         self.evaluation, self.progress, self.gradients = evaluation, progress, gradients
         self.optimizer = Optimizer(networks, settings.train)
+        self.floor = Floor(settings.train.warmup_steps)
         self.counters = Counters()
         self.plan: Plan | None = None
         self.calibration: Calibration | None = None
@@ -367,6 +369,8 @@ class Trainer:
             c.best_step, c.best_value = c.step, value
         metrics.write({"step": c.step, "evaluation": {k: v if math.isfinite(v) else None for k, v in result.items()}})
         self._say(f"step {c.step} · evaluation " + ", ".join(f"{k} {v:.4f}" for k, v in result.items()))
+        if (warning := self.floor(c.step, result)) is not None:
+            self._say(warning)
         return True
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from unmask.batch import Head
+from unmask.evaluation.abilities import abilities
 from unmask.objectives import REGISTRY
 from unmask.objectives.base import Objective
 from unmask.objectives.registry import presets_of
@@ -19,15 +21,22 @@ _PAPER = re.compile(r"[A-Z][\w-]+(?: et al\.| and [A-Z]\w+) \d{4}")
 
 def catalogue() -> str:
     """A table of markdown: a row for each objective of this package."""
-    names = ("type", "paper", "settings and their defaults", "heads", "plan", "layouts", "presets")
+    names = ("type", "paper", "settings and their defaults", "heads", "plans", "layouts", "presets")
     rows = [_row(names), "|---" * len(names) + "|"]
     for name, cls in REGISTRY.own_types.items():
         objective = REGISTRY.make(name)
         heads = ", ".join(f"{h.name} ({h.over})" for h in objective.heads())
         kinds = ", ".join(layouts(cls)) or "in place"
         presets = ", ".join(f"`{p}`" for p in presets_of(cls)) or "–"
-        rows.append(_row((f"`{name}`", paper(cls), settings(objective), heads, objective.plan, kinds, presets)))
+        plans, said = ", ".join(abilities(objective).plans) or "–", _network(objective.heads())
+        plans += f" (its {said})" if said not in ("model", None) else ""
+        rows.append(_row((f"`{name}`", paper(cls), settings(objective), heads, plans, kinds, presets)))
     return "\n".join(rows) + "\n"
+
+
+def _network(heads: Iterable[Head]) -> str | None:
+    """The network that says tokens."""
+    return next((h.network for h in heads if h.over == "vocabulary"), None)
 
 
 def _row(cells: Iterable[str]) -> str:

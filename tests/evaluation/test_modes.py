@@ -440,6 +440,7 @@ def test_suites_and_lm_eval_ask_a_part(tmp_path: Any) -> None:
     pytest.importorskip("lm_eval")
     from lm_eval.api.registry import get_model
 
-    register(lambda path: lm)
-    asked = get_model("unmask").create_from_arg_string("path=run,mode=mlm")
+    lm.export(tmp_path / "hf")
+    register(load)
+    asked = get_model("unmask").create_from_arg_string(f"path={tmp_path / 'hf'},mode=mlm")
     assert asked.plan == "pseudo" and asked.get_model_info()["unmask_objective"] == "masked"

@@ -22,8 +22,8 @@ class Diffusion(Objective):
 
     Loss of one text: Σ over hidden tokens of −log p(token | what is not hidden) / p, divided by all tokens of the text,
     hidden or not. Its mean over t and masks is at least −log p(text) a token (`evaluation.bound`). Divided by the
-    number of hidden tokens instead, it would weigh all rates alike and bound nothing. Special tokens are never hidden, and
-    count nowhere.
+    number of hidden tokens instead, it would weigh all rates alike and bound nothing. Special tokens are never hidden,
+    and count nowhere.
 
     Here t = 0.5 and ε = 0.001, so p = 0.5005 and each weight is 1 / p = 1.998; the sum is divided by 5.
 

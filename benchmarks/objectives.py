@@ -170,8 +170,8 @@ def rows_of(lengths: np.ndarray, needs: frozenset[str], words: Any) -> Any:
     owner = np.searchsorted(start, spans, "right")
     fields = {"word": word, "sentence": sentence, "spans": spans[owner[:, 0] == np.searchsorted(start, spans[:, 1])]}
     more: dict[str, Any] = {k: v for k, v in fields.items() if k in needs}
-    if "partner" in needs:
-        more["partner"] = rows_of(np.roll(lengths, 1), needs - {"partner"}, words)
+    if needs & {"partner", "target"}:
+        more["partner"] = rows_of(np.roll(lengths, 1), needs - {"partner", "target"}, words)
     return Rows(
         tokens=rng.choice(words.ordinary, n).astype(np.int32),
         start=start,

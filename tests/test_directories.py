@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,26 +59,58 @@ def start(place: Path, out: Path, recipe: str = "decoder-small", **settings: Any
     return pretrain(recipe, out=out, cache=place / "cache", say=lambda _: None, **settings)
 
 
-def test_a_start_that_fails_leaves_its_place_to_the_mended_command(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever is wrong before the first update is done, here a full disk; what lay there before stays."""
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep me")
-    seen: list[str] = []
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Every start fails after all is written down, and before its first update; undone by the test."""
 
     def full(trainer: Trainer) -> None:
-        seen.extend(p.name for p in trainer.out.iterdir())
         raise UserError("no room to write")
 
     with monkeypatch.context() as broken:
         broken.setattr(Trainer, "_require_space", full)
-        for out, own in (("run", dict(TINY)), ("mine", {**ON, "init": str(place / "decoder")})):
-            with pytest.raises(UserError, match="no room to write"):
-                start(place, tmp_path / out, **own)
-    assert {"recipe.yaml", "plan.json", "init"} <= set(seen)
-    assert not (tmp_path / "run").exists() and [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
-    assert start(place, tmp_path / "run", **{**TINY, "checkpoint.every": 2}).counters.step == 2
+        yield broken
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("resume", ["never", "auto"])
+@pytest.mark.parametrize("init", [False, True])
+def test_a_start_that_fails_leaves_its_place_to_the_mended_command(
+    place: Path, tmp_path: Path, failing: pytest.MonkeyPatch, init: bool, resume: str
+) -> None:
+    """Whatever is wrong before the first update is done, here a full disk; what lay there before stays."""
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "notes.txt").write_text("keep me")
+    own = {**ON, "init": str(place / "decoder")} if init else dict(TINY)
+    for _ in range(2):
+        with pytest.raises(UserError, match="no room to write"):
+            start(place, out, resume=resume, **own)
+    assert (out / "failed.txt").read_text() == "no room to write\n" and (out / "notes.txt").read_text() == "keep me"
+    with pytest.raises(UserError, match="no run to resume"):
+        start(place, out, resume="must", **own)
+    failing.undo()
+    mended = {**own, "train.learning_rate": 2e-3}
+    assert start(place, out, resume=resume, **mended).counters.step == 2
+    assert not (out / "failed.txt").exists() and (out / "notes.txt").exists()
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    with pytest.raises(UserError, match="already holds a run"):
+        start(place, out, **mended)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "metrics.jsonl", "init", "init.json"])
+def test_a_run_writes_over_nothing_of_somebody_else_s(place: Path, tmp_path: Path, name: str) -> None:
+    """A model's own directory, or a tokenizer's, is no place for a run; a start that fails deletes nothing either."""
+    out = tmp_path / "mine"
+    (out / "init").mkdir(parents=True) if name == "init" else out.mkdir()
+    (out / "init" / "model.safetensors" if name == "init" else out / name).write_text("mine")
+    before = contents(out)
+    with pytest.raises(UserError, match=f"holds {name} of something else, .*another out="):
+        start(place, out, **TINY)
+    assert contents(out) == before
 
 
 def test_a_run_that_made_an_update_stays(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

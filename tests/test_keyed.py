@@ -110,14 +110,14 @@ def test_every_order_of_a_few_is_equally_likely(size: int) -> None:
     assert len(counts) == [2, 6, 24, 120][size - 2] and fits(counts)
 
 
-@pytest.mark.parametrize("size", [17, 100, 256, 1000, 1024])
+@pytest.mark.parametrize("size", [17, 66, 72, 100, 128, 256, 1000, 1024])
 def test_places_are_even_and_neighbours_part(size: int) -> None:
-    n = 1_000_000 // size
+    n = 2_000_000 // size
     p = many(size, n)
     for place in (0, 1, size // 2, size - 1):
         assert fits(np.bincount(p[:, place] * 16 // size, minlength=16), np.bincount(np.arange(size) * 16 // size))
     stay = (np.diff(p, axis=1) == 1).mean() * size
-    assert stay == pytest.approx(1, abs=0.02 + 5 / np.sqrt(n))
+    assert stay == pytest.approx(1, abs=4 / np.sqrt(n))  # of each permutation Poisson(1), nearly
     inversions = (p[:, : size // 2] > p[:, size - size // 2 :]).mean()
     assert inversions == pytest.approx(0.5, abs=0.01)
 
@@ -140,7 +140,7 @@ def test_hardly_any_value_walks(size: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(keyed, "bits", counted)
     index = np.random.default_rng(0).integers(0, size, 2000)
     keyed.permuted(index, size, 7)
-    assert 6 * 2000 <= drawn <= 6 * 2000 * (1 + 2 / np.sqrt(size))
+    assert 8 * 2000 <= drawn <= 8 * 2000 * (1 + 2 / np.sqrt(size))
 
 
 def test_ten_million_samples_cost_no_more_than_ten_thousand() -> None:

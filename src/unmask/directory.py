@@ -34,6 +34,19 @@ from unmask.train.checkpoint import write_json
 
 FORMAT = 1
 """Version of the run directory's layout."""
+FAILED = "failed.txt"
+"""What went wrong at a start that never made an update."""
+OWN = (
+    "tokenizer.json",
+    "text.json",
+    "environment.json",
+    "plan.json",
+    "metrics.jsonl",
+    "result.json",
+    "init",
+    "init.json",
+)
+"""Files of a run beside recipe.yaml and checkpoints/."""
 
 
 def stored_recipe(out: Path) -> Recipe:
@@ -53,7 +66,8 @@ def stored(out: Path, resume: str) -> Recipe | None:
     """The recipe of the run in `out` that is to be continued, or None to start one."""
     if resume not in ("never", "auto", "must"):
         raise UserError(f"resume={resume} is none of never, auto, must")
-    exists = (out / "recipe.yaml").exists()
+    failed = gave_up(out)
+    exists = (out / "recipe.yaml").exists() and not failed
     if resume == "never" and exists:
         raise UserError(f"{out} already holds a run: give another out=, or resume=auto to continue it")
     if resume == "must" and not exists:
@@ -62,6 +76,9 @@ def stored(out: Path, resume: str) -> Recipe | None:
         raise UserError(f"out={out} is a file: give a directory")
     if not exists and any((out / "checkpoints").glob("step-*")):
         raise UserError(f"{out} holds checkpoints of a run without its recipe.yaml: restore it, or give another out=")
+    taken = next((name for name in OWN if (out / name).exists()), None)
+    if not exists and not failed and taken is not None:
+        raise UserError(f"{out} holds {taken} of something else, which a run would write over: give another out=")
     return stored_recipe(out) if exists else None
 
 
@@ -114,6 +131,7 @@ def write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
     """The files that do not change: recipe last, since its presence says that a run lies here."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / FAILED).unlink(missing_ok=True)
         text.tokenizer.save(out / "tokenizer.json")
         write_json(out / "text.json", {"format": FORMAT, "prepared": str(text.directory.resolve())})
         write_json(out / "environment.json", environment())
@@ -127,21 +145,15 @@ def write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
         ) from error
 
 
-def take_back(out: Path) -> None:
-    """Remove what a run that never made an update wrote, so that its mended command may start there.
+def give_up(out: Path, error: BaseException) -> None:
+    """Note that a start failed before its first update, so that a mended command may start in the same place."""
+    with contextlib.suppress(OSError):  # the error itself is what the user must hear of
+        (out / FAILED).write_text(f"{error}\n", encoding="utf-8")
 
-    Other files stay, and with them their directory.
-    """
-    if any((out / "checkpoints").glob("step-*")):
-        return
-    for name in ("recipe.yaml", "plan.json", "metrics.jsonl", "tokenizer.json", "text.json", "environment.json"):
-        (out / name).unlink(missing_ok=True)
-    if (out / "init.json").exists():
-        shutil.rmtree(out / "init", ignore_errors=True)
-        (out / "init.json").unlink()
-    for folder in (out / "checkpoints", out):
-        with contextlib.suppress(OSError):  # not there, or not empty
-            folder.rmdir()
+
+def gave_up(out: Path) -> bool:
+    """Whether what lies there is a start that never made an update: there is nothing in it to lose."""
+    return (out / FAILED).exists() and not any((out / "checkpoints").glob("step-*"))
 
 
 def environment() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from unmask.batch import Rows
 from unmask.config import ModelConfig, TokenizerConfig
 from unmask.errors import UserError
 from unmask.lm import LM
-from unmask.loading import load
+from unmask.loading import load, network_names
 from unmask.model.convert import Weights, to_visibility
 from unmask.model.interop import LEAST
 from unmask.model.transformer import Transformer
@@ -305,10 +305,9 @@ def start(networks: nn.ModuleDict, lm: LM, recipe: Recipe, out: Path, say: Calla
 def _other(network: nn.Module, name: str, recipe: Recipe, title: str) -> Filled | str:
     """Fill another network of the run (ELECTRA's generator) from that of the same name; or why it starts anew."""
     assert isinstance(network, Transformer) and recipe.init is not None
-    try:
-        lm = load(recipe.init, device="cpu", network=name)
-    except UserError:  # a directory of one model
+    if name not in network_names(recipe.init):
         return f"from the recipe's seed: {recipe.init} holds no network of this name"
+    lm = load(recipe.init, device="cpu", network=name)
     try:
         return fill(network, Weights.of(lm.network), title)
     except UserError as error:

@@ -85,14 +85,27 @@ def load(
     return lm
 
 
-def _load_run(place: Path, which: Literal["last", "best"] | int, name: str | None = None) -> LM:
+def network_names(path: str | Path) -> tuple[str, ...]:
+    """What `load(path, network=…)` can be asked for; a Hugging Face directory holds one model."""
+    place = Path(path)
+    if not (place / "recipe.yaml").is_file():
+        return ("model",)
+    run = _run(place)
+    return ("model",) if run.heads is not None else tuple(run.objective.networks(run.model))
+
+
+def _run(place: Path) -> _Run:
+    """What a run's recipe says of its model."""
     file = place / "recipe.yaml"
     try:
-        run = _Run.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+        return _Run.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
         fault = first_fault(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
         raise UserError(f"{file} does not describe a run's model, objective and context: {fault}") from error
-    found = _checkpoint(place, which)
+
+
+def _load_run(place: Path, which: Literal["last", "best"] | int, name: str | None = None) -> LM:
+    run, found = _run(place), _checkpoint(place, which)
     if run.heads is None:
         networks, name = networks_of(run.objective, run.model), name or run.objective.kept
     else:  # one model, from elsewhere

@@ -22,12 +22,12 @@ from unmask.data.text import absolute
 from unmask.directory import (
     FORMAT,
     environment,
+    give_up,
     prepared,
     same,
     same_machine,
     stored,
     stored_recipe,
-    take_back,
     write_down,
 )
 from unmask.electra import warning
@@ -50,7 +50,7 @@ from unmask.tokens.special import Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_device, tune_process
-from unmask.train.floor import AT_FLOOR
+from unmask.train.floor import at_floor
 from unmask.train.hooks import Evaluation, Gradients, Progress
 from unmask.train.trainer import Counters, Settings, Trainer
 
@@ -111,41 +111,56 @@ def pretrain(
     recipe = resolve(recipe, text.tokenizer)
     loader = training_loader(recipe, text)
     trainer, evaluate = build(recipe, text, loader, out, progress)
-    if given is not None:
-        initial.start(trainer.networks, given, recipe, out, say)
-    elif recipe.init is not None:
-        initial.again(trainer.networks, out)
-    if before is None:
-        write_down(recipe, text, out)
-    each = sizes(trainer.networks)
-    size = each[recipe.objective.kept]
-    trained = " and ".join(f"{n:,} ({name})" for name, n in each.items()) if len(each) > 1 else f"{size:,}"
+    try:
+        if given is not None:
+            initial.start(trainer.networks, given, recipe, out, say)
+        elif recipe.init is not None:
+            initial.again(trainer.networks, out)
+        if before is None:
+            write_down(recipe, text, out)
+        _announce(recipe, text, loader, sizes(trainer.networks), out, say)
+        trainer.run(resume=before is not None)
+    except Exception as error:
+        if before is None and trainer.counters.step == 0:
+            give_up(out, error)  # nothing was trained: the mended command may use the same place
+        raise
+    return _finish(recipe, trainer, evaluate(trainer.networks), out, say)
+
+
+def _announce(
+    recipe: Recipe, text: Prepared, loader: Loader, each: dict[str, int], out: Path, say: Callable[[str], None]
+) -> None:
+    """Say what is about to be trained, and on what."""
+    trained = " and ".join(f"{n:,} ({name})" if len(each) > 1 else f"{n:,}" for name, n in each.items())
     say(f"{out}: {recipe.objective.type}, {trained} parameters, {len(text.train.tokens):,} training tokens")
     if len(text.train.sources) > 1:
         say(loader.mixture([s.name for s in text.train.sources], recipe.budget.steps))
     for sentence in loader.notes:
         say(sentence)
-    if any(head.over == "vocabulary" for head in recipe.objective.heads()):
-        counts = next(iter(counts_by_part(loader.parts, text.train).values()))
-        entropy = unigram_entropy(counts, text.tokenizer.vocabulary)
-        say(f"unigram entropy {entropy:.3f} nats a token: the loss of a model that knows word frequencies, no context")
-    try:
-        counters = trainer.run(resume=before is not None)
-    except Exception:
-        if before is None and trainer.counters.step == 0:
-            take_back(out)  # nothing was trained: the mended command may use the same place
-        raise
-    held = evaluate(trainer.networks)
-    result = Run(out, counters, held, size)
-    networks = {"networks": each} if len(each) > 1 else {}
-    measured = {**vars(counters), **held.summary()}
+    counts = counts_by_part(loader.parts, text.train)
+    found = {
+        name: unigram_entropy(counts[name], text.tokenizer.vocabulary)
+        for name, part in loader.parts.items()
+        if any(head.over == "vocabulary" for head in part.heads())
+    }
+    if found:
+        same = len({round(x, 3) for x in found.values()}) == 1
+        told = f"{next(iter(found.values())):.3f}" if same else ", ".join(f"{x:.3f} ({n})" for n, x in found.items())
+        say(f"unigram entropy {told} nats a token: the loss of a model that knows word frequencies, no context")
+
+
+def _finish(recipe: Recipe, trainer: Trainer, held: HeldOut, out: Path, say: Callable[[str], None]) -> Run:
+    """Write result.json, and say where the run has learnt nothing."""
+    each = sizes(trainer.networks)
+    size, networks = each[recipe.objective.kept], {"networks": each} if len(each) > 1 else {}
+    measured = {**vars(trainer.counters), **held.summary()}
     write_json(out / "result.json", {"format": FORMAT, "parameters": size, **networks, **measured})
-    if held.unigram_floor is not None and held.loss > held.unigram_floor - AT_FLOOR:
+    if held.unigram_floor is not None and at_floor(held.loss, held.unigram_floor):
         say(
-            f"the held-out loss {held.loss:.3f} is not below the unigram floor {held.unigram_floor:.3f}: the model "
+            f"the held-out loss {held.loss:.3f} sits at the unigram floor {held.unigram_floor:.3f}: the model "
             "knows word frequencies at best, and no context yet; train longer, or lower the learning rates"
         )
-    return result
+    return Run(out, trainer.counters, held, size)
 
 
 Beginning = tuple[Recipe, Prepared, LM | None]
@@ -173,7 +188,10 @@ def _with_sentinels(recipe: Recipe, tokenizer: Tokenizer | TokenizerConfig) -> T
         require_sentinels(recipe.objective, shape, tokenizer.sentinels, "set tokenizer.sentinels={}")
     else:
         has = len(tokenizer.vocabulary.sentinels)
-        require_sentinels(recipe.objective, shape, has, "take one trained with tokenizer.sentinels={}")
+        how = "take one trained with tokenizer.sentinels={}"
+        if recipe.init is not None:
+            how = f"give its model {{}} of them first (unmask convert {recipe.init} NEW --add-token …)"
+        require_sentinels(recipe.objective, shape, has, how)
     return tokenizer
 
 

@@ -185,7 +185,7 @@ def test_a_loss_without_tokens_is_called_the_sum_of_its_terms(tmp_path: Path) ->
     terms = {"query": 1.2932, "passage": 1.2861}
     text = card_of(DISCRIMINATOR, tmp_path, held_out_loss=1.2896, held_out_content_targets=0, held_out_terms=terms)
     assert rows_of(text) == {
-        "held-out loss, the sum of its terms by their weights": "1.2896",
+        "held-out loss, the mean of its terms by their weights": "1.2896",
         "term `query`, nats per target": "1.2932",
         "term `passage`, nats per target": "1.2861",
     }

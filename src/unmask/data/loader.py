@@ -159,7 +159,23 @@ class Loader:
     def notes(self) -> list[str]:
         """What a user should be told once, before training: a sentence each."""
         target = None if self.marks.kept is None else self.marks.kept.target
-        return target_notes(self.parts, target, self.pieces, np.asarray(self.text.documents))
+        return [*target_notes(self.parts, target, self.pieces, np.asarray(self.text.documents)), *self._unasked()]
+
+    def _unasked(self) -> list[str]:
+        """Of heads that ask each text one question: how many texts have none, where they are more than a few."""
+        heads = [h for h in self.objective.heads() if h.over == "classes" and h.pool == "at"]
+        if isinstance(self.objective, Objectives) or not heads:
+            return []
+        batches, out = self(0), []
+        texts = sum(0 if batch.samples is None else len(batch.samples.index) for batch in batches)
+        for head in heads:
+            targets = [batch.targets[self.objective.type, head.name] for batch in batches]
+            if (asked := sum(int((t.weight > 0).sum()) for t in targets)) < 0.9 * texts:
+                out.append(
+                    f"{asked} of the {texts} texts of the first update have a question for head {head.name}: the "
+                    "others hold too few sentences (a longer context has more)"
+                )
+        return out
 
     def mixture(self, names: Sequence[str], steps: int | None = None) -> str:
         """What each source gets: its share of the samples, and in so many updates how often its text is seen."""

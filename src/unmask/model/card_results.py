@@ -40,7 +40,7 @@ def rows(result: Mapping[str, Any], heads: Collection[str], detects: bool) -> li
         losses = [(f"held-out loss of its head `{h}`, nats per target", terms[h]) for h in terms if h in heads]
         found = [*losses, *((title, terms[key]) for key, title in figures.items() if key in terms)]
     elif not result.get("held_out_content_targets") and terms:
-        found = [("held-out loss, the sum of its terms by their weights", result.get("held_out_loss")), *_terms(terms)]
+        found = [("held-out loss, the mean of its terms by their weights", result.get("held_out_loss")), *_terms(terms)]
     else:
         found = [(title, result.get(key)) for key, title in RESULTS.items()]
         parts: Mapping[str, Mapping[str, float]] = result.get("held_out_parts") or {}

@@ -332,7 +332,7 @@ class Mixture(Objective):
             return self._dealt(index, shares)
         reads = np.array(["target" in part.objective.needs for part in self.parts.values()])
         for kind in (True, False):
-            if len(mine := np.flatnonzero(paired == kind)):
+            if len(mine := np.flatnonzero(paired == kind)) and shares[reads == kind].any():
                 dealt[mine] = self._dealt(index[mine], shares * (reads == kind) / shares[reads == kind].sum())
         return dealt
 

@@ -50,8 +50,8 @@ def _most(objective: Objective, lengths: np.ndarray) -> np.ndarray:
 def require_sentinels(objective: Objective, shape: Shape, has: int, how: str) -> None:
     """Refuse a tokenizer of `has` sentinels where the objective can need more; `how` to get {} of them."""
     if (needed := sentinels_needed(objective, shape)) > has:
-        context = shape.source or shape.stream
+        context, fixed = shape.source or shape.stream, isinstance(objective, FillInTheMiddle)
         raise UserError(
             f"objective {objective.type} at context={context} needs up to {needed} sentinels and the tokenizer has "
-            f"{has}: {how.format(needed)}, or use fewer or longer spans, or a shorter context"
+            f"{has}: {how.format(needed)}{'' if fixed else ', or use fewer or longer spans, or a shorter context'}"
         )

@@ -12,6 +12,7 @@ import numpy as np
 from unmask import keyed
 from unmask.batch import places, starts
 from unmask.objectives.base import Outline
+from unmask.objectives.even import even
 
 _SPAN = np.int64(2**32)
 """More than any text has tokens: row · span + place orders the places of all texts."""
@@ -21,11 +22,9 @@ def balanced(index: np.ndarray) -> np.ndarray:
     """(R,) bool: True for exactly one of the sample numbers 2i and 2i + 1, at random which.
 
     >>> balanced(np.arange(8)).astype(int).tolist()
-    [0, 1, 1, 0, 1, 0, 0, 1]
+    [0, 1, 0, 1, 1, 0, 1, 0]
     """
-    half = np.asarray(index, np.int64) // 2
-    flip = keyed.bits(np.asarray(keyed.absorb(0, keyed.purpose("balanced"))), half) & np.uint64(1)
-    return (np.asarray(index) & 1) == flip.astype(np.int64)
+    return even(index, "label") < 0.5
 
 
 def drawn(eligible: np.ndarray, start: np.ndarray, key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

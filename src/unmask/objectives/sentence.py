@@ -120,8 +120,9 @@ class NextSentence(SentencePair):
     Both texts are whole sentences, and B runs to the end of its own under either label: it begins and ends as
     sentences do, and no length tells the label (`pairs.alike`: the rule is the same if the two texts change places,
     and any piece of another document is as likely a partner as any other). Where no cuts match, the last sentences of
-    both texts are left out. A text of one sentence, a part of one that is too long for the context, and a few
-    texts that have no cut to match their partner's, have their masks but no question.
+    both texts are left out. A text of one sentence, a part of one that is too long for the context, and
+    a text that has no cut to match its partner's, have their masks but no question: few where a context holds ten
+    sentences, most where it holds two or three (a run says the share).
 
     boundary="token" takes as many tokens from the end of either text, whatever stands there.
 
@@ -249,8 +250,9 @@ class SentenceOrder(SentencePair):
         swapped   [CLS] it slept . [SEP] the cat sat . [SEP]
 
     Texts are whole sentences and nothing is truncated, so either half begins and ends as sentences do, and where it
-    is cut no length tells which was first (`pairs.mirrored`). A text of one sentence, or a part of one that is too
-    long for the context, has no question: cut inside, its halves would tell their order by themselves. So they do
+    is cut no length tells which was first (`pairs.mirrored`). A text of one sentence, a part of one that is too long
+    for the context, or one whose halves differ too much has no question: cut inside, they would tell their order by
+    themselves. A run says the share that has one. So they do
     under boundary="token" wherever a text begins or ends with its document. Half are swapped of every two samples;
     in a mixture, which deals them to its parts, on average.
 

@@ -12,6 +12,11 @@ AT_FLOOR = 0.05
 """Nats below the unigram floor that a model must reach before it is taken to have learnt any context."""
 
 
+def at_floor(loss: float, floor: float) -> bool:
+    """Whether a model of this loss has learnt no context that shows: it is not AT_FLOOR below its floor."""
+    return not loss <= floor - AT_FLOOR
+
+
 @dataclass
 class Floor:
     """Says so once a run, at the second of two evaluations in a row, both after the warm-up, of which
@@ -36,7 +41,7 @@ class Floor:
         """The warning, where it is due at this evaluation."""
         loss, floor = figures["loss"], figures.get("unigram_floor")
         before, self.before = self.before, None
-        if floor is None or step < self.warmup or not loss > floor - AT_FLOOR:
+        if floor is None or step < self.warmup or not at_floor(loss, floor):
             return None
         self.before = loss
         if self.said or before is None or loss < before - AT_FLOOR:

@@ -157,7 +157,7 @@ def _finish(recipe: Recipe, trainer: Trainer, held: HeldOut, out: Path, say: Cal
     write_json(out / "result.json", {"format": FORMAT, "parameters": size, **networks, **measured})
     if held.unigram_floor is not None and at_floor(held.loss, held.unigram_floor):
         say(
-            f"the held-out loss {held.loss:.3f} sits at the unigram floor {held.unigram_floor:.3f}: the model "
+            f"the held-out loss {held.loss:.3f} is not clearly below the unigram floor {held.unigram_floor:.3f}: the model "
             "knows word frequencies at best, and no context yet; train longer, or lower the learning rates"
         )
     return Run(out, trainer.counters, held, size)

@@ -183,6 +183,21 @@ def test_the_loader_repeats_static_masks_and_only_those(duplicates: int) -> None
     assert len(seen) == (32 if duplicates else 256)
 
 
+@pytest.mark.parametrize("micro", [1, 2])
+def test_schedules_move_from_update_to_update(micro: int) -> None:
+    """Not from window to window of 256 samples, of which a short run has only one or two."""
+
+    class Text:
+        tokens = np.random.default_rng(0).integers(5, 90, 20_000).astype(np.int32)
+        documents = np.arange(0, 20_001, 50)
+
+    objective, steps = Masked(mask_rate=0.8, final_rate=0.1), 40
+    loader = Loader(Text(), objective, toy(), Shape(64), rows=8, seed=0, micro=micro)
+    assert loader.steps == 32
+    asked = [sum(b.counts()["target_tokens"] for b in loader(step, step / steps)) / 8 for step in range(steps)]
+    assert asked == [round(objective.rate(step / steps) * 50) for step in range(steps)] and asked[-1] < 8
+
+
 def _truth(batch) -> list[bytes]:
     t, tokens = batch.targets["masked", "lm"], batch.stream.tokens.copy().reshape(-1)
     real = t.weight > 0

@@ -119,8 +119,7 @@ class Loader:
         self.separator = vocabulary.need("sep") if self.pieces.joined is not None else None
         self.micro = micro
         self.per_step = max(1, round(rows / self._rows_a_sample()))
-        moves = isinstance(objective, Objectives) and objective.moves  # such shares hold from update to update
-        self.steps = 1 if moves else max(1, _WINDOW // self.per_step)
+        self.steps = 1 if objective.moves else max(1, _WINDOW // self.per_step)
         self.window = lru_cache(maxsize=4)(self._window)
 
     def _pieces(self, room: int, sources: Sequence[int]) -> Pieces:
@@ -251,10 +250,9 @@ class Loader:
     def __call__(self, step: int, progress: float = 0.0) -> list[Batch]:
         """The micro-batches of update `step`."""
         number, turn = divmod(step, self.steps)
-        # Sizes may depend on progress (rate schedules): a window has that of its first step, to the last bit.
-        progress = round(progress * (step - turn) / max(step, 1), 9)
-        window = self.window(number, progress)
-        rows = np.arange(turn, window.place.rows, self.steps)
+        # A window is packed once, under the progress of its first update, to the last bit; noise has its update's own.
+        window = self.window(number, round(progress * (step - turn) / max(step, 1), 9))
+        rows, progress = np.arange(turn, window.place.rows, self.steps), round(progress, 9)
         return [self._batch(window, part, progress) for m in range(self.micro) if len(part := rows[m :: self.micro])]
 
     def _batch(self, window: Window, rows: np.ndarray, progress: float) -> Batch:

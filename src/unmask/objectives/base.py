@@ -96,6 +96,9 @@ class Objective(Strict):
     masks: ClassVar[bool] = False
     """[MASK] stands at (some of) what must be predicted: without it the plans pseudo and bound, which ask so, are
     questions that training never put, and a model of such a plan is asked none."""
+    moves: ClassVar[bool] = False
+    """`sizes` depends on the progress of the run: each update is then packed by itself, not 256 texts at a time. Noise
+    may depend on it freely."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What it reads of `Rows` beside the tokens: word, sentence, spans, partner (a piece of another document) or
     target (the text's own, from the column `corpus.target`), which fills `Rows.partner`, too."""

@@ -303,8 +303,10 @@ class Mixture(Objective):
         return np.array([p.share(progress) for p in self.parts.values()])
 
     @property
-    def moves(self) -> bool:
-        """Whether the shares change along the run."""
+    def moves(self) -> bool:  # type: ignore[override]
+        """Whether the shares change along the run, and with them which text is how long."""
+        if any(p.objective.moves for p in self.parts.values()):
+            return True
         still = all((p.begin, p.until, p.final_weight) == (0.0, 1.0, None) for p in self.parts.values())
         return len(self.parts) > 1 and not still
 

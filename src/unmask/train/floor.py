@@ -48,7 +48,7 @@ class Floor:
             return None
         self.said = True
         return (
-            f"WARNING: the held-out loss {loss:.3f} sits at the unigram floor {floor:.3f}: the model knows word "
-            "frequencies and no context; masked models leave it late, so train longer first, then lower the learning "
-            "rates or raise the share of targets, and look at the text if nothing helps"
+            f"WARNING: the held-out loss {loss:.3f} is not clearly below the unigram floor {floor:.3f}, and no longer "
+            "falls: the model knows word frequencies and no context; masked models leave it late, so train longer "
+            "first, then lower the learning rates or raise the share of targets, and look at the text if nothing helps"
         )

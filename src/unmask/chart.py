@@ -119,9 +119,11 @@ def svg(*charts: Chart) -> str:
 def label(value: float) -> str:
     """A number in few characters.
 
-    >>> [label(v) for v in (0, 0.25, 1.5, 2500, 40_000, 1_000_000, 3.1e9)]
-    ['0', '0.25', '1.5', '2500', '40k', '1M', '3.1G']
+    >>> [label(v) for v in (0, 0.25, 1.5, 2500, 40_000, 1_000_000, 3.1e9, 2e18)]
+    ['0', '0.25', '1.5', '2500', '40k', '1M', '3.1G', '2e18']
     """
+    if abs(value) >= 1e13:
+        return f"{value:.3g}".replace("e+", "e")
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(unit, 1e4):
             return f"{value / unit:.4g}{name}"

@@ -9,13 +9,13 @@ from typing import Literal, get_args
 
 from unmask.config import Visibility
 from unmask.errors import UserError, nearest
-from unmask.initial import suffices
 from unmask.lm import LM
 from unmask.loading import load, words_of, write_run
 from unmask.model.convert import Weights, grow_vocabulary, longer_positions, pair, to_visibility
 from unmask.objectives import Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import Objective
 from unmask.objectives.layout import Layout
+from unmask.tokens.asked import require_controls
 from unmask.tokens.grow import rows_of, with_tokens
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.structure import tokens_of
@@ -78,7 +78,7 @@ def convert(
         raise UserError(f"{source} is what is asked for already: say what shall change (--to, --add-token, …)")
     made = first.made(weights, to)
     if made.tokenizer is not None and made.objective is not None:
-        suffices(made.objective, made.tokenizer, made.vocabulary, str(source))
+        require_controls(made.objective, made.vocabulary, made.tokenizer, str(source), str(source))
     more = {} if decoder is None else {"decoder": str(Path(decoder).absolute())}
     return Converted(write_run(place, made, source, converted=list(weights.notes), **more), weights.notes)
 

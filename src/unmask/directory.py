@@ -92,7 +92,8 @@ def same(asked: Recipe, stored: Recipe, out: Path) -> None:
         paths["model"] = stored.model.model_copy(update=explicit)
         paths |= {k: getattr(stored, k) for k in ("tokenizer", "start", "end") if k not in asked.model_fields_set}
     a, b = (_flat(r.model_dump(mode="json")) for r in (asked.model_copy(update=paths), stored))
-    decided = {"model.vocab_size": 0, "model.visibility": "causal"}  # filled in by `resolve` where left out
+    # what `resolve` fills in where it is left out
+    decided: dict[str, Any] = {"model.vocab_size": 0, "model.visibility": "causal", "start": None}
     family = FAMILIES.get(stored.model.family)
     if family is not None and family.offset_from_pad:  # then it is the tokenizer's, whatever the recipe says
         decided["model.position_offset"] = asked.model.position_offset

@@ -12,11 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from unmask.batch import Rows
 from unmask.config import ModelConfig, TokenizerConfig
 from unmask.errors import UserError
 from unmask.lm import LM
@@ -26,11 +24,9 @@ from unmask.model.interop import LEAST
 from unmask.model.transformer import Transformer
 from unmask.networks import Shifted
 from unmask.objectives.base import Objective
-from unmask.objectives.mixture import parts_of
 from unmask.recipe import OF_TRAINING, Recipe
 from unmask.tensors import named_once
-from unmask.tokens.grow import missing
-from unmask.tokens.special import Vocabulary
+from unmask.tokens.asked import require_controls
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train import checkpoint
 
@@ -106,7 +102,7 @@ def taken(recipe: Recipe, lm: LM) -> tuple[Recipe, Tokenizer | TokenizerConfig]:
                 "vocabulary first (unmask convert --tokenizer)"
             )
         tokenizer = lm.tokenizer
-        suffices(recipe.objective, lm.tokenizer, lm.vocabulary, str(place))
+        require_controls(recipe.objective, lm.vocabulary, lm.tokenizer, str(place), str(place))
     elif recipe.tokenizer.file is None:
         raise UserError(f"init={place} holds no tokenizer: give the one it was trained with (tokenizer.file=…)")
     found = {
@@ -157,57 +153,6 @@ def _ends(lm: LM) -> dict[str, int | None]:
         "start": lm.words.bos if lm.words.bos != own.bos else None,
         "end": lm.words.eos if lm.words.eos != own.eos else None,
     }
-
-
-def suffices(objective: Objective, tokenizer: Tokenizer, words: Vocabulary, place: str) -> None:
-    """Try the objective on a text of 16 words: what control tokens it misses is known before anything is prepared."""
-    if not objective.needs <= {"word", "sentence"}:  # such texts cannot be made up here
-        return
-    asked = _Asked(words, [])
-    marks, fault = np.ones(16, bool), ""
-    try:
-        for part in parts_of(objective).values():
-            part(Rows.of([np.resize(words.ordinary, 16)], word=marks, sentence=marks), asked)
-    except UserError as error:
-        fault = str(error)
-    if asked.lacking:
-        roles = list(dict.fromkeys(asked.lacking))
-        adding = " ".join(f"--add-token '{missing(tokenizer, role)}'" for role in roles)
-        raise UserError(
-            f"the tokenizer of {place} has no {' and no '.join(roles)} token, which objective {objective.type} needs: "
-            f"add it with unmask convert {place} NEW {adding}, and take NEW"
-        )
-    if fault:
-        raise UserError(
-            f"the tokenizer of {place} does not suffice: {fault}; or add tokens with unmask convert {place} NEW "
-            "--add-token '<extra_id_0>' …, and take NEW"
-        )
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A vocabulary that notes the roles it lacks and answers for them all the same."""
-
-    own: Vocabulary
-    lacking: list[str]
-
-    def need(self, role: str) -> int:
-        if self.own.find(role) is None:
-            self.lacking.append(role)
-            return 0
-        return self.own.need(role)
-
-    @property
-    def size(self) -> int:
-        return self.own.size
-
-    @property
-    def sentinels(self) -> np.ndarray:
-        return self.own.sentinels
-
-    @property
-    def ordinary(self) -> np.ndarray:
-        return self.own.ordinary
 
 
 # ---------------------------------------------------------------- weights

@@ -229,6 +229,8 @@ class LM:
         read, final norm included. T counts the control tokens that `evaluation.inputs.framed` adds. Two stacks: the
         encoder's.
         """
+        if not isinstance(text, str):
+            raise UserError("hidden takes one text at a time, not a list, as texts differ in length: embed takes many")
         ids = tokenizer_of(self).encode(text)
         stream = self._framed([ids])
         asked = [layers] if isinstance(layers, int) else list(layers)
@@ -330,7 +332,7 @@ class LM:
         notes = {"visibility": self.config.visibility, **self.trained()}
         (written / NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
         difference = check_export(self.network, written, self._samples())
-        check_ids(written, {r: i for r, i in ids.items() if r in ("pad", "bos", "eos", "decoder_start")})
+        check_ids(written, ids)
         return self._facts(written, difference, left_out)
 
     def _samples(self) -> dict[str, list[int]]:
@@ -348,7 +350,7 @@ class LM:
         """What a model card says that the run's files do not."""
         return Facts(
             config=self.config,
-            parameters=sum(p.numel() for p in self.network.parameters()),
+            parameters=sum(p.numel() for name, p in self.network.named_parameters() if name not in set(left_out)),
             difference=difference,
             classes=(classes := auto_classes(written)),
             usage=usage(self, classes),

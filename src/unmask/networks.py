@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.batch import Batch, Head
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.keyed import absorb, purpose
+from unmask.model.cost import flops, head_flops
 from unmask.model.heads import HeadModule
 from unmask.model.parts import Table
 from unmask.model.transformer import Transformer
@@ -117,3 +119,30 @@ def _set(network: nn.Module, name: str, module: nn.Module) -> None:
 def sizes(networks: nn.ModuleDict) -> dict[str, int]:
     """Distinct parameters of each network; what two share counts in both."""
     return {name: sum(p.numel() for p in network.parameters()) for name, network in networks.items()}
+
+
+def batch_flops(config: ModelConfig, batch: Batch, objective: Objective | None = None) -> float:
+    """Training FLOPs of a batch by formula, at its real tokens and targets and its rows' length.
+
+    With an objective it counts each of its networks; samples that a program draws cost one more pass of their head.
+    """
+    configs = {"model": config} if objective is None else objective.networks(config)
+    total = 0.0
+    for name, own in configs.items():
+        asked = {key: head for key, head in batch.heads.items() if head.network == name}
+        targets = [(head, int((batch.targets[key].weight != 0).sum())) for key, head in asked.items()]
+        drawn = [n for n, key in zip(targets, asked, strict=True) if batch.targets[key].draw is not None]
+        total += _flops(own, batch, targets) + sum(n * head_flops(own, head) for head, n in drawn)
+    return total
+
+
+def _flops(config: ModelConfig, batch: Batch, targets: list[tuple[Head, int]]) -> float:
+    source = batch.source
+    return flops(
+        config,
+        stream_tokens=int((batch.stream.block != 0).sum()),
+        source_tokens=0 if source is None else int((source.block != 0).sum()),
+        targets=targets,
+        context=batch.stream.tokens.shape[1],
+        source_context=0 if source is None else source.tokens.shape[1],
+    )

@@ -291,8 +291,7 @@ def explain(error: ValidationError, where: str, root: type[BaseModel] | None = N
     if first["type"] == "missing":
         return f"{where} lacks '{key}': add it, or give {key}=… on the command line"
     if first["type"] == "union_tag_invalid":
-        tag, expected = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "")
-        return f"{key}.type='{tag}' in {where} is no objective (known: {expected}){nearest(tag, expected.split(', '))}"
+        return f"{key}.type in {where}: {message}"
     if first["type"] == "value_error":
         return f"{where}{', ' + key if key else ''}: {message}"
     return f"{key}={first['input']!r} in {where}: {message[0].lower()}{message[1:]}"

@@ -11,7 +11,6 @@ import numpy as np
 from torch import nn
 
 from unmask import initial
-from unmask.batch import Batch, Head
 from unmask.config import ModelConfig, SourceConfig, TokenizerConfig
 from unmask.data.cache import cache_folder
 from unmask.data.loader import Loader
@@ -35,18 +34,20 @@ from unmask.errors import UserError
 from unmask.evaluation import suites
 from unmask.evaluation.heldout import HeldOut, held_out, unigram_entropy
 from unmask.evaluation.items import Options
+from unmask.evaluation.targets import training_counts
 from unmask.evaluation.watch import Watch, silent
 from unmask.lm import LM
 from unmask.loading import load, words_of
 from unmask.model.bundle import stock_family
-from unmask.model.cost import flops, head_flops
 from unmask.model.families import FAMILIES
-from unmask.networks import networks_of, sizes
-from unmask.objectives.base import Objective, Plan, Shape
+from unmask.networks import batch_flops, networks_of, sizes
+from unmask.objectives.base import Plan, Shape
 from unmask.objectives.needed import require_sentinels
 from unmask.programs import norms_of, program_of
 from unmask.recipe import Recipe, load_recipe
+from unmask.tokens.asked import require_controls, require_extra
 from unmask.tokens.special import Vocabulary
+from unmask.tokens.start import started
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_device, tune_process
@@ -110,6 +111,7 @@ def pretrain(
     recipe, text, given = _begin(recipe, cache, say) if before is None else _continue(recipe, before, out, cache, say)
     recipe = resolve(recipe, text.tokenizer)
     loader = training_loader(recipe, text)
+    loader.require_sound()
     trainer, evaluate = build(recipe, text, loader, out, progress)
     try:
         if given is not None:
@@ -157,8 +159,8 @@ def _finish(recipe: Recipe, trainer: Trainer, held: HeldOut, out: Path, say: Cal
     write_json(out / "result.json", {"format": FORMAT, "parameters": size, **networks, **measured})
     if held.unigram_floor is not None and at_floor(held.loss, held.unigram_floor):
         say(
-            f"the held-out loss {held.loss:.3f} is not clearly below the unigram floor {held.unigram_floor:.3f}: the model "
-            "knows word frequencies at best, and no context yet; train longer, or lower the learning rates"
+            f"the held-out loss {held.loss:.3f} is not clearly below the unigram floor {held.unigram_floor:.3f}: the "
+            "model knows word frequencies at best, and no context yet; train longer, or lower the learning rates"
         )
     return Run(out, trainer.counters, held, size)
 
@@ -175,16 +177,19 @@ def _begin(recipe: Recipe, cache: str | Path | None, say: Callable[[str], None])
         given = load(recipe.init, device="cpu")
         recipe, tokenizer = initial.taken(recipe, given)
     require_columns(recipe.objective, recipe.corpus, recipe.valid)
-    tokenizer = _with_sentinels(recipe, tokenizer)
+    tokenizer = _with_controls(recipe, tokenizer)
     return recipe, prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say), given
 
 
-def _with_sentinels(recipe: Recipe, tokenizer: Tokenizer | TokenizerConfig) -> Tokenizer | TokenizerConfig:
-    """The tokenizer, read if it is a file; or a sentence that it has too few sentinels, before any text is prepared."""
+def _with_controls(recipe: Recipe, tokenizer: Tokenizer | TokenizerConfig) -> Tokenizer | TokenizerConfig:
+    """The tokenizer, read if it is a file; or a sentence that it lacks control tokens, before any text is prepared."""
     if isinstance(tokenizer, TokenizerConfig) and tokenizer.file is not None:
         tokenizer = Tokenizer.load(tokenizer.file)
+        words = started(recipe.objective, words_of(tokenizer, recipe.start, recipe.end) or tokenizer.vocabulary)
+        require_controls(recipe.objective, words, tokenizer, str(recipe.tokenizer.file))
     shape = recipe.objective.shape(recipe.context, recipe.target_context)
     if isinstance(tokenizer, TokenizerConfig):
+        require_extra(recipe.objective, tokenizer)
         require_sentinels(recipe.objective, shape, tokenizer.sentinels, "set tokenizer.sentinels={}")
     else:
         has = len(tokenizer.vocabulary.sentinels)
@@ -302,33 +307,6 @@ def evaluator(
     return measure
 
 
-def batch_flops(config: ModelConfig, batch: Batch, objective: Objective | None = None) -> float:
-    """Training FLOPs of a batch by formula, at its real tokens and targets and its rows' length.
-
-    With an objective it counts each of its networks; samples that a program draws cost one more pass of their head.
-    """
-    configs = {"model": config} if objective is None else objective.networks(config)
-    total = 0.0
-    for name, own in configs.items():
-        asked = {key: head for key, head in batch.heads.items() if head.network == name}
-        targets = [(head, int((batch.targets[key].weight != 0).sum())) for key, head in asked.items()]
-        drawn = [n for n, key in zip(targets, asked, strict=True) if batch.targets[key].draw is not None]
-        total += _flops(own, batch, targets) + sum(n * head_flops(own, head) for head, n in drawn)
-    return total
-
-
-def _flops(config: ModelConfig, batch: Batch, targets: list[tuple[Head, int]]) -> float:
-    source = batch.source
-    return flops(
-        config,
-        stream_tokens=int((batch.stream.block != 0).sum()),
-        source_tokens=0 if source is None else int((source.block != 0).sum()),
-        targets=targets,
-        context=batch.stream.tokens.shape[1],
-        source_context=0 if source is None else source.tokens.shape[1],
-    )
-
-
 def resolve(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:
     """The recipe with everything filled in that its tokenizer and objective decide."""
     size = tokenizer.vocabulary.size
@@ -353,8 +331,10 @@ def resolve(recipe: Recipe, tokenizer: Tokenizer) -> Recipe:
         model = model.model_copy(update={"position_offset": tokenizer.vocabulary.need("pad") + 1})
     if model.family != "unmask":
         _exportable(model)
-    corpora = {k: absolute(c) for k in ("corpus", "valid") if (c := getattr(recipe, k)) is not None}
-    return recipe.model_copy(update={"model": model, **corpora})
+    filled: dict[str, Any] = {k: absolute(c) for k in ("corpus", "valid") if (c := getattr(recipe, k)) is not None}
+    if recipe.start is None and tokenizer.vocabulary.bos is None:
+        filled["start"] = started(recipe.objective, tokenizer.vocabulary).bos
+    return recipe.model_copy(update={"model": model, **filled})
 
 
 def _exportable(model: ModelConfig) -> None:
@@ -381,6 +361,7 @@ def evaluate(
     """Measure a run or a Hugging Face directory by a suite (`evaluation.suites`); see `evaluation.items.Options`.
 
     text: what the suite reads; without it bpb takes the run's held-out part, and cloze the battery that is shipped.
+    Of a run of pairs bpb is that of targets given their sources: a text then is a SourceConfig that names its `target`.
     mode: which part of a mixture is asked, or which of UL2's modes (`LM.told`).
     """
     options = Options(plan, limit, stride, seed, watch=watch)
@@ -396,7 +377,7 @@ def evaluate(
                 raise
             warnings.append(f"no unigram floor, which needs the run's own text: {error}")
         else:
-            options = replace(options, counts=np.asarray(own.train.counts))
+            options = replace(options, counts=training_counts(lm, own.train))
             data = own.valid if text is None else None
     if data is None:
         data = chosen.read(lm, text)

@@ -125,6 +125,26 @@ def test_spans_are_the_tokens_of_their_characters(path: str, tokenizer: Tokenize
         assert len(said) == whole > 0
 
 
+def test_how_many_spans_were_found_is_said_once_and_again_where_the_text_is(path: str, tmp_path: Path) -> None:
+    """A lexicon that matches nothing is seen before the run, which would train on no phrase."""
+    phrases = tmp_path / "phrases.txt"
+    for words, found in (("New York\n", True), ("Ouagadougou\n", False)):
+        phrases.write_text(words)
+        corpus = CorpusConfig.model_validate({"path": path, "valid_fraction": 0.1, "lexicon": str(phrases)})
+        tokenizer = Tokenizer.train(TokenizerConfig(type="byte", sentinels=0), [])
+        said: list[str] = []
+        made = prepare(corpus, None, tokenizer, tmp_path / "c", said.append)
+        sides = [side for side in (made.train, made.valid) if side.spans is not None]
+        number = sum(len(side.spans) for side in sides if side.spans is not None)
+        texts = [side.document(i) for side in sides for i in range(len(side))]
+        having = sum("New York" in tokenizer.decode(ids) for ids in texts) if found else 0
+        line = f"annotated spans: {number:,} in {having:,} of {len(texts):,} texts"
+        assert said.count(line) == 1 and (number > 0) is found
+        again: list[str] = []
+        prepare(corpus, None, tokenizer, tmp_path / "c", again.append)
+        assert [s for s in again if "annotated" in s] == [f"{line} (when the text was prepared)"]
+
+
 def test_words_are_the_rules_or_the_blanks_of_the_text(path: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     rule = prepared(path, tokenizer, tmp_path)
     assert rule.train.word is None

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from click.testing import Result
+from typer.testing import CliRunner
 
 from unmask.batch import Batch, starts
+from unmask.cli import app
 from unmask.data.collate import collate
 from unmask.errors import UserError
-from unmask.evaluation.generate import generate, generations
+from unmask.evaluation.generate import continues, generate, generations
 from unmask.evaluation.plans import layout_of
 from unmask.evaluation.sampling import Sampling, choose
 from unmask.lm import LM
@@ -141,3 +145,44 @@ def test_what_cannot_be_written_is_said() -> None:
         generate(lm, "x" * 60)
     with pytest.raises(UserError, match="no tokenizer"):
         generate(replace(lm, tokenizer=None), "a")
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, lm: LM, *words: str) -> Result:
+    monkeypatch.setattr("unmask.loading.load", lambda run, network: lm)
+    return CliRunner().invoke(app, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "apart"),
+    [("spans", True), ("spans-prefix", True), ("causal", False), ("masked", False), ("prefix-encdec", False)],
+)
+def test_an_answer_stands_on_a_line_of_its_own(name: str, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What continues no text of the prompt's (two stacks, a separator) is not glued to it; JSON stays as it is."""
+    lm = model_of(name)
+    (text,) = lm.generate("the cat", 6)
+    plain = typed(monkeypatch, lm, "generate", "r", "the cat", "--max-tokens", "6")
+    assert plain.stdout == ("the cat\n" if apart else "the cat") + text + "\n" and continues(lm) is not apart
+    one = json.loads(typed(monkeypatch, lm, "generate", "r", "the cat", "--max-tokens", "6", "--json").stdout)
+    assert (one["prompt"], one["text"]) == ("the cat", text)
+
+
+def test_numbers_below_one_and_long_texts_are_named_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = model_of("masked")
+    for option in ("--length", "--steps", "--block", "--max-tokens"):
+        refused = typed(monkeypatch, lm, "generate", "r", "the cat", option, "0")
+        assert refused.exit_code == 2 and option in refused.output and "1" in refused.output
+    long = typed(monkeypatch, lm, "generate", "r", "the cat", "--length", "400")
+    assert long.exit_code == 0 and "before length=400" in long.stderr and "max_tokens" not in long.stderr
+    assert "before max_tokens=400" in typed(monkeypatch, lm, "generate", "r", "the cat", "--max-tokens", "400").stderr
+    with pytest.raises(UserError, match="length=0 must be at least 1"):
+        lm.generate("the cat", length=0)
+
+
+def test_an_empty_text_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = model_of("causal")
+    refused = typed(monkeypatch, lm, "score", "r", "the cat", "")
+    assert isinstance(refused.exception, UserError) and "an empty text has no token to score" in str(refused.exception)
+    assert typed(monkeypatch, lm, "score", "r", "", "--end").exit_code == 0

@@ -222,6 +222,8 @@ def test_hidden_states_by_layer(name: str) -> None:
         lm.hidden(text, 3)
     with pytest.raises(UserError, match="the text has 80 tokens"):
         lm.hidden("x" * 80)
+    with pytest.raises(UserError, match="hidden takes one text at a time, not a list"):
+        lm.hidden([text, text])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["masked", "causal", "prefix", "spans"])

@@ -444,3 +444,26 @@ def test_suites_and_lm_eval_ask_a_part(tmp_path: Any) -> None:
     register(load)
     asked = get_model("unmask").create_from_arg_string(f"path={tmp_path / 'hf'},mode=mlm")
     assert asked.plan == "pseudo" and asked.get_model_info()["unmask_objective"] == "masked"
+
+
+# ---------------------------------------------------------------- what the part that is asked cannot do
+
+
+def test_a_refusal_names_the_parts_that_can() -> None:
+    lm = model_of(BARE)
+    can = "; its part mlm can be asked this: mode='mlm' (--mode mlm)"
+    assert refusal(lambda: lm.fill("a [MASK]")).endswith(can)
+    assert refusal(lambda: lm.score("a", plan="pseudo")).endswith(can)
+    assert refusal(lambda: lm.generate("a", steps=3)).endswith(can)
+    assert refusal(lambda: evaluate(lm, "bpb", None, plan="bound")).endswith(can)
+    assert "part" not in refusal(lambda: lm.score("a", plan="decoder"))
+    two = model_of(mixture(pairs={"type": "contrastive"}, clm={"type": "causal"}, mlm={"type": "masked"}))
+    both = "; each of its parts clm, mlm can be asked this: mode='clm' (--mode clm)"
+    assert refusal(lambda: two.score("a")).endswith(both) and refusal(lambda: two.generate("a")).endswith(both)
+    assert refusal(lambda: two.fill("a [MASK]")).endswith("its part mlm can be asked this: mode='mlm' (--mode mlm)")
+
+
+def test_a_plan_that_does_not_exist_is_told_from_one_that_does_not_fit() -> None:
+    said = refusal(lambda: model_of(BARE).score("a", plan="psuedo"))  # type: ignore[arg-type]
+    assert said.startswith("there is no plan 'psuedo' (known: left_to_right, pseudo, ")
+    assert said.endswith("of a model of causal: left_to_right); did you mean 'pseudo'?")

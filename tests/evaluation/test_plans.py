@@ -57,7 +57,9 @@ def test_which_plans_fit() -> None:
                 with pytest.raises(UserError, match=f"plan {plan} does not fit a model of .*: its plan") as said:
                     model_of(name).score("a", plan=plan)
                 assert all(p in str(said.value) for p in plans_of(objective))
-    with pytest.raises(UserError, match=r"its plans are pseudo, pseudo_words, bound; did you mean 'pseudo_words'\?$"):
+    with pytest.raises(
+        UserError, match=r"no plan 'pseudo_word' .* pseudo, pseudo_words, bound\); did you mean 'pseudo_words'\?$"
+    ):
         model_of("masked").score("a", plan="pseudo_word")  # type: ignore[arg-type]
 
 

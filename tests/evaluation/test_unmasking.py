@@ -249,7 +249,7 @@ def test_generate_takes_steps_order_block_and_length() -> None:
         ({"order": "sure"}, "order=sure is not known"),
         ({"steps": -1}, "steps=-1 must be at least 1"),
         ({"block": -2}, "block=-2 must be"),
-        ({"length": 0}, "max_tokens=0 must be at least 1"),
+        ({"length": 0}, "length=0 must be at least 1"),
         ({"min_tokens": 3}, "drop min_tokens"),
         ({"beams": 3}, "a beam search goes from left to right"),
         ({"beams": 3, "steps": 4}, "leave out steps, order, block and length"),

@@ -11,8 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from unmask.batch import Head
+from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.model.interop import check_export, export_hf, import_hf, load_hf, read_hf_config
+from unmask.model.families import FAMILIES
+from unmask.model.interop import _ids, check_export, export_hf, import_hf, load_hf, read_hf_config
+from unmask.model.presets import preset_config
 from unmask.model.transformer import Transformer
 from unmask.model.translate import family_of
 
@@ -304,3 +307,30 @@ def test_settings_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_every_file_of_an_export_can_be_read_by_the_same_people(tmp_path: Path) -> None:
     exported("gpt2", tmp_path)
     assert len({f.stat().st_mode for f in tmp_path.iterdir()}) == 1
+
+
+# ---------------------------------------------------------------- control ids
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_control_id_of_the_class_own_vocabulary_slips_into_an_export(name: str) -> None:
+    """ModernBERT's class says sep_token_id=50282 unless config.json says otherwise."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    family = FAMILIES[name]
+    defaults = {k for k, v in CONFIG_MAPPING[name]().to_dict().items() if k.endswith("_token_id") and v is not None}
+    settings = {"pad_token_id": 0} if family.offset_from_pad else {}
+    said = _ids(family, settings, {"pad": 0, "bos": 2, "eos": 3, "cls": 2, "sep": 3})
+    assert defaults - {"forced_eos_token_id"} <= said.keys()  # that one the BART-like families write themselves
+
+
+def test_modernberts_own_roles_are_written_to_config_but_not_for_generation(tmp_path: Path) -> None:
+    values = {k: v for k, v in preset_config("modernbert-base").model_dump().items() if k != "family"}
+    small = {"vocab_size": 60, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
+    config = ModelConfig.model_validate({**values, **small, "head_size": None, "family": "modernbert"})
+    export_hf(Transformer(config, (LM,)), tmp_path, {**IDS, "cls": 2, "sep": 3})
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert (settings["cls_token_id"], settings["sep_token_id"]) == (2, 3)
+    held = transformers.AutoConfig.from_pretrained(tmp_path).to_dict()
+    assert all(v < 60 for k, v in held.items() if k.endswith("_token_id") and v is not None)
+    assert not {"cls_token_id", "sep_token_id"} & json.loads((tmp_path / "generation_config.json").read_text()).keys()

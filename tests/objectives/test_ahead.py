@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from unmask.batch import Batch, Head, Rows
 from unmask.config import ModelConfig
 from unmask.data.collate import collate, pack
 from unmask.errors import UserError
+from unmask.lm import LM
+from unmask.loading import load
 from unmask.loss import forward_heads
 from unmask.model.cost import flops, forward_flops
 from unmask.model.layers import Layer
@@ -21,6 +25,7 @@ from unmask.model.spec import parameters
 from unmask.model.transformer import Transformer
 from unmask.objectives import Causal, Masked, MultiToken
 from unmask.objectives.base import Objective, Shape, outline
+from unmask.recipe import load_recipe
 
 from .cases import EOS, VOCABULARY, examples, texts
 
@@ -300,3 +305,33 @@ def _shared_reaches_its_floor(network: Transformer, objective: MultiToken, rows:
         sum(t.sum / t.norm for t in terms.values()).backward()
         optimizer.step()
     assert 0.9 < sum(losses) / 3 < 2.0, losses
+
+
+# ---------------------------------------------------------------- export
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_llama_is_exported_without_what_looks_ahead(kind: str, tmp_path: Path) -> None:
+    values = load_recipe("decoder-small", {"corpus": "nowhere"}).model.model_dump(exclude_unset=True)
+    small = {"vocab_size": 110, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_position": 24}
+    objective = MultiToken(num_future=3, kind=kind)  # type: ignore[arg-type]
+    network = model(objective, **{**values, **small}).float().eval()
+    assert network.config.family == "llama"
+    lm = LM(network, 24, objective=objective)
+    report = lm.export(tmp_path / "hf")
+    settings = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert settings["architectures"] == ["LlamaForCausalLM"] and report["difference"] < 1e-4
+    left = {"parallel": "stack.ahead.", "sequential": "stack.ahead.", "independent": "heads.lm"}.get(kind, "none")
+    assert all(name.startswith(left) for name in report["left_out"]) and bool(report["left_out"]) == (kind != "shared")
+    again = load(tmp_path / "hf", device="cpu")
+    assert torch.allclose(again.logits([[5, 6, 7]]), lm.logits([[5, 6, 7]]), atol=1e-5)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    written = sum(t.numel() for t in again.network.parameters())
+    assert f"{written:,} parameters" in card  # of the files, not of what was left out
+    assert ("stack.ahead.* (" in card) == (kind in ("parallel", "sequential"))
+
+
+def test_of_no_family_its_modules_stay(tmp_path: Path) -> None:
+    network = model(MultiToken(num_future=2), max_position=24).float().eval()
+    report = LM(network, 24, objective=MultiToken(num_future=2)).export(tmp_path / "hf")
+    assert report["own_code"] and report["left_out"] == []

@@ -292,3 +292,16 @@ def test_overfits_64_pairs_to_half_of_ln_64(name: str) -> None:
         loss.backward()
         optimizer.step()
     assert losses[-1] < floor / 2, losses[::20]
+
+
+@pytest.mark.parametrize("n", [2, 3, 9, 40])
+def test_a_text_of_one_sentence_is_cut_between_tokens(n: int) -> None:
+    """As docs/objectives.md says: such a text has no sentence start inside, and is a pair all the same."""
+    rows = dressed(texts([n] * 2000))
+    rows = replace(rows, sentence=np.tile(np.arange(n) == 0, 2000))
+    begin, length = Contrastive(pairs="neighbours").stretches(outline(rows))
+    assert (begin[:, 1] == n // 2).all() and (length == [n // 2, n - n // 2, 0]).all()
+    begin, length = Contrastive().stretches(outline(rows))
+    most = max(n // 3, 1)
+    assert (length[:, 0] == most).all() and (length[:, 1:].sum(1) == n - most).all()
+    assert np.unique(begin[:, 0]).tolist() == list(range(n - most + 1))

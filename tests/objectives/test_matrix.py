@@ -32,7 +32,8 @@ from unmask.objectives.base import Objective
 from unmask.programs import program_of
 from unmask.recipe import Recipe
 from unmask.show import layouts, named
-from unmask.show.reading import Words, controls_of, spans_of
+from unmask.show.reading import Words, spans_of
+from unmask.tokens.asked import spelt_controls
 
 CONTEXT = 40
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def tiny(model: str, size: int) -> dict[str, Any]:
 
 @cache
 def controls() -> tuple[str, ...]:
-    return tuple(sorted({c for name in REGISTRY.own_types for c in controls_of(REGISTRY.make(name))}))
+    return tuple(sorted({c for name in REGISTRY.own_types for c in spelt_controls(REGISTRY.make(name))}))
 
 
 @cache

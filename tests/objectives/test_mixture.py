@@ -25,8 +25,8 @@ from unmask.objectives import (
     SpanCorruption,
 )
 from unmask.objectives.base import Objective, outline
-from unmask.objectives.dealing import picked, taken
-from unmask.objectives.mixture import Part, parts_of, van_der_corput
+from unmask.objectives.dealing import picked, taken, van_der_corput
+from unmask.objectives.mixture import Part, parts_of
 from unmask.objectives.show import Toy
 
 VOCABULARY = Toy(size=600, sentinels=np.arange(90, 600, dtype=np.int32))

@@ -1,17 +1,22 @@
-"""How many sentinels an objective can need: against the noise itself, at every length of a row."""
+"""What objectives need of a vocabulary and of a row: sentinels (against the noise itself, at every length), control
+tokens, and room."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from unmask.batch import Rows
 from unmask.config import TokenizerConfig
 from unmask.errors import UserError
 from unmask.objectives import (
+    REGISTRY,
     UL2,
     Bart,
     Causal,
@@ -24,11 +29,16 @@ from unmask.objectives.base import Objective
 from unmask.objectives.denoise import corrupt
 from unmask.objectives.mixture import Mixture, Part
 from unmask.objectives.needed import sentinels_needed
+from unmask.objectives.rooms import no_room
 from unmask.objectives.show import toy
+from unmask.objectives.supervised import Supervised
 from unmask.objectives.ul2 import Denoiser
 from unmask.run import pretrain
-from unmask.tokens.special import Vocabulary, sentinel
+from unmask.tokens.asked import controls_of, lacking, require_controls
+from unmask.tokens.special import ROLES, Vocabulary, sentinel
 from unmask.tokens.tokenizer import Tokenizer
+
+from .suite import texts
 
 CASES: dict[str, Objective] = {
     "t5": SpanCorruption.t5(),
@@ -154,3 +164,79 @@ def test_a_tokenizer_that_is_there_is_asked_too(tmp_path: Path) -> None:
         pretrain("encdec-small", out=tmp_path / "run", context=512, model__max_position=512, **settings)
     with pytest.raises(UserError, match=r"none\.txt"):
         pretrain("encdec-small", out=tmp_path / "run", context=256, model__max_position=256, **settings)
+
+
+# ---------------------------------------------------------------- control tokens
+
+
+MODES = ["[NLU]", "[S2S]", "[NLG]"]
+
+
+def test_every_missing_control_token_is_named_at_once_before_the_text_is_prepared(tmp_path: Path) -> None:
+    """Following the advice is enough: it holds what was set already."""
+    settings: Any = {"corpus": str(tmp_path / "none.txt"), "objective": {"preset": "ul2"}}
+    for extra in ([], ["[NLU]"], ["[S2S]", "[MINE]"]):
+        with pytest.raises(UserError, match=r"objective ul2 needs .*control token") as caught:
+            pretrain("encdec-small", out=tmp_path / "run", tokenizer__extra=extra, **settings)
+        advised = yaml.safe_load(str(caught.value).rpartition("tokenizer.extra=")[2])
+        assert set(advised) == {*extra, *MODES} and advised[: len(extra)] == extra
+        with pytest.raises(UserError, match=r"none\.txt"):
+            pretrain("encdec-small", out=tmp_path / "run", tokenizer__extra=advised, **settings)
+    parts = {"clm": {"type": "causal", "mode": "[CLM]"}, "mlm": {"type": "masked", "mode": "[MLM]"}}
+    with pytest.raises(UserError, match=r"tokenizer\.extra=\['\[CLM\]','\[MLM\]'\]$"):
+        settings["objective"] = {"type": "mixture", "parts": parts}
+        pretrain("encoder-small", out=tmp_path / "run", model__family="unmask", **settings)
+
+
+def test_a_given_tokenizer_is_told_all_that_it_lacks(tmp_path: Path) -> None:
+    own = Tokenizer.train(TokenizerConfig(type="byte", vocab_size=300, sentinels=0), ["the cat sat"])
+    own.save(tmp_path / "tokenizer.json")
+    spec = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(spec.replace("[MASK]", "[ODD]").replace("[SEP]", "[ODD2]"))
+    file = str(tmp_path / "tokenizer.json")
+    settings: Any = {"corpus": str(tmp_path / "none.txt"), "tokenizer__file": file}
+    parts = {"mlm": {"type": "masked", "mode": "[MLM]"}, "clm": {"type": "causal", "mode": "[CLM]"}}
+    with pytest.raises(UserError) as caught:
+        more: Any = {"objective": {"type": "mixture", "parts": parts}, "model__family": "unmask"}
+        pretrain("encoder-small", out=tmp_path / "run", **settings, **more)
+    said = str(caught.value)
+    assert said.startswith(f"the tokenizer of {file} has no mask and no [MLM] and no [CLM] token, which objective mix")
+    assert "tokenizer.extra=['[MLM]','[CLM]']" in said and "[MASK], [MLM], [CLM]" in said
+    words = Tokenizer.load(file)
+    assert lacking(Masked(), words.vocabulary) == ("mask",) and lacking(Causal(), words.vocabulary) == ()
+    with pytest.raises(UserError, match=r"unmask convert M NEW --add-token '\[MASK\]', and take NEW"):
+        require_controls(Masked(), words.vocabulary, words, "M", "M")
+
+
+@pytest.mark.parametrize("name", [*REGISTRY.own_types, *REGISTRY.own_presets])
+def test_what_is_asked_for_is_what_every_text_needs(name: str) -> None:
+    """A vocabulary of just these control tokens serves real texts, too: nothing more is asked for later."""
+    objective = REGISTRY.make(name)
+    asked = controls_of(objective)
+    table = [*(ROLES.get(a, a) for a in asked), *(f"w{k}" for k in range(110)), *map(sentinel, range(64))]
+    own = Vocabulary.of({t: k for k, t in enumerate(table)}, [k for k, a in enumerate(asked) if a not in ROLES])
+    assert not lacking(objective, own)
+    found = texts(objective, [1, 2, 3, 5, 8, 13, 21, 34, 55] * 4)
+    for progress in (0.0, 0.99):
+        objective(replace(found, progress=progress), own)
+    assert set(lacking(objective, Vocabulary.of({"w": 0}))) == set(asked)
+
+
+# ---------------------------------------------------------------- room
+
+
+def test_a_row_without_room_says_what_takes_it_and_what_to_set() -> None:
+    """The advice is exact: with it there is room, and with one token less there is none."""
+    pairs, causal = Supervised(), Supervised(layout="prefix", max_target=40)
+    said = no_room(pairs, pairs.shape(64))
+    assert said.startswith("context=64 leaves no room for text under pairs, beside the target of up to max_target=128 ")
+    for objective, context in ((pairs, 64), (causal, 32), (Bart(), 1), (Masked(), 2)):
+        told = no_room(objective, objective.shape(context))
+        least = int(re.search(r"raise context to at least (\d+)", told)[1])  # type: ignore[index]
+        assert objective.room(objective.shape(least)) > 0 == objective.room(objective.shape(least - 1))
+    least = int(re.search(r"set target_context to at least (\d+)", said)[1])  # type: ignore[index]
+    assert pairs.room(pairs.shape(64, least)) > 0 == pairs.room(pairs.shape(64, least - 1))
+    mixed = Mixture(parts={"clm": Part(objective=Causal()), "qa": Part(objective=causal, mode="[QA]")})
+    told = no_room(mixed, mixed.shape(32))
+    assert "under part qa (pairs), beside the target of up to max_target=40 tokens and the mode token [QA]" in told
+    assert told.endswith("or lower objective.parts.qa.max_target") and "clm" not in told

@@ -20,11 +20,12 @@ from unmask.batch import INFINITY, QUERY, Batch, Examples, Rows, Stream, places
 from unmask.config import ModelConfig
 from unmask.data.collate import collate, pack
 from unmask.errors import UserError
+from unmask.model.families import FAMILIES
 from unmask.model.interop import load_hf
 from unmask.model.transformer import Transformer
 from unmask.objectives.base import Shape, outline
 from unmask.objectives.chunks import choose_groups
-from unmask.objectives.permutation import Permutation, ordered
+from unmask.objectives.permutation import HAVE_QUERIES, Permutation, ordered
 from unmask.objectives.show import toy
 
 from .cases import texts, within
@@ -199,6 +200,17 @@ def test_fixed_tokens_are_context_even_where_too_few_others_are_left() -> None:
             assert (s.reveal[inner[fixed]] == 0).all()
             row = np.searchsorted(s.start, e.targets["lm"].index, "right") - 1
             assert np.isin(s.start[row] + s.positions[e.targets["lm"].index], inner[~fixed]).all()
+
+
+def test_the_refusal_names_the_family_too_where_it_has_no_query_vector() -> None:
+    """One sentence, not first the setting and then a refusal of the setting."""
+    asked = Permutation()
+    for family, also in (("unmask", False), ("xlnet", False), ("modernbert", True), ("bert", True)):
+        with pytest.raises(UserError, match=r"set model\.query_vector=true") as said:
+            asked.networks(ModelConfig(family=family))
+        assert ("and model.family=unmask" in str(said.value)) is also
+    held = {name for name, family in FAMILIES.items() if any(row.ours == "query" for row in family.rows)}
+    assert held | {"unmask"} == set(HAVE_QUERIES)
 
 
 def test_a_model_without_a_query_vector_is_refused() -> None:

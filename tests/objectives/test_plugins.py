@@ -13,11 +13,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from unmask.batch import Rows
+from unmask.directory import stored_recipe
 from unmask.errors import UserError
 from unmask.evaluation.abilities import PSEUDO, abilities
+from unmask.loading import load
 from unmask.objectives import OWN, REGISTRY, Causal, Masked, Permutation, SpanCorruption
 from unmask.objectives.base import Objective
 from unmask.objectives.registry import GROUP, Registry, given, name_of, presets_of
@@ -227,3 +230,25 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         validate({"corpus": "x", "objective": {"preset": "bert", "type": "causal"}, "model": {}}, "here")
     with pytest.raises(UserError, match=r"'maskd' is no objective .*did you mean 'masked'"):
         REGISTRY.make("maskd")
+    for ask in (
+        lambda: REGISTRY.make("maskd"),
+        lambda: load_recipe("encoder-small", ["corpus=x", "objective.type=maskd"]),
+    ):
+        with pytest.raises(UserError, match=r"unmask show --list names all; .*; did you mean 'masked'\?$") as said:
+            ask()
+        assert len(str(said.value)) < 220
+
+
+def test_a_run_of_a_plug_in_that_is_not_installed_says_so(tmp_path: Path) -> None:
+    """A run comes to another machine, or its package is gone: loading and going on both name what is missing."""
+    values = {
+        "objective": {"type": "unswap"},
+        "model": {},
+        "context": 16,
+        "corpus": {"path": "x"},
+        "budget": {"steps": 1},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    for ask in (lambda: load(tmp_path), lambda: stored_recipe(tmp_path)):
+        with pytest.raises(UserError, match=r"'unswap' is no objective here .*known where that package is installed"):
+            ask()

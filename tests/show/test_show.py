@@ -17,7 +17,9 @@ from unmask.errors import UserError
 from unmask.objectives import REGISTRY
 from unmask.show import first_line, layouts, listing, named, show
 from unmask.show.draw import cells_wide, columns, grid
-from unmask.show.reading import Words, controls_of
+from unmask.show.reading import Words
+from unmask.show.table import lines
+from unmask.tokens.asked import spelt_controls
 from unmask.tokens.special import ROLES
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -120,10 +122,10 @@ def test_without_a_tokenizer_words_and_punctuation_are_the_vocabulary() -> None:
 
 
 def test_the_stub_has_the_mode_tokens_that_an_objective_asks_for() -> None:
-    asked = controls_of(REGISTRY.make("ul2"))
+    asked = spelt_controls(REGISTRY.make("ul2"))
     assert len(asked) == 3
     seen = {piece for record in records("ul2", "--count", "20") for piece in record["source"]["pieces"][:1]}
-    assert seen == asked
+    assert seen == set(asked)
 
 
 def test_with_a_tokenizer_ids_are_its_own(tmp_path: Path) -> None:
@@ -312,7 +314,7 @@ def test_every_preset_has_a_line_of_its_own() -> None:
 REFUSED = {
     "target of others": (["masked", "--text", "a b", "--target", "c"], "masked makes its targets from the text itself"),
     "empty target": (["pairs", "--text", "a b", "--target", ""], "the target holds no tokens"),
-    "count of a table": (["--table", "gone.txt", "--count", "2"], "--target and --count go with --text"),
+    "count of a table": (["--table", "gone.txt", "--count", "2"], "--target, --count and --progress go with --text"),
     "nothing": ([], "say what to show"),
     "text alone": (["--text", "a b"], "name an objective"),
     "unknown": (["maskd", "--text", "a b"], "did you mean 'masked'?"),
@@ -350,3 +352,40 @@ def test_settings_nest_and_layout_goes_with_them() -> None:
 def test_show_refuses_what_it_does_not_know() -> None:
     with pytest.raises(UserError, match="no objective"):
         show("nothing", TEXT)
+
+
+# ---------------------------------------------------------------- along the run, and one objective's list
+
+
+def test_what_changes_along_the_run_is_shown_at_its_point_and_said() -> None:
+    """ERNIE hides tokens, then phrases, then entities, which the beginning of a run alone does not show."""
+    text = ["ernie", "--text", "The cat sat on the mat and saw the dog."]
+    early, late = printed(*text), printed(*text, "--progress", "1")
+    assert early != late and "(at 0 of the run, along which this objective changes" in early
+    assert "(at 1 of the run" in late and late == printed(*text, "--progress", "1")
+    assert "along which" not in printed("bert", *text[1:])
+    assert "along which" in printed("masked", *text[1:], "--set", "mask_rate=0.5", "--set", "final_rate=0.1")
+    assert "along which" in printed("antlm", *text[1:])
+
+
+def test_the_list_of_one_objective_or_preset() -> None:
+    every, one = listing()[0], listing("masked")[0]
+    assert one == listing("bert")[0] == [row for row in every if row["name"] == "masked"]
+    assert [line.split()[0] for line in printed("bert", "--list").splitlines()][:2] == ["masked", "bert"]
+    with pytest.raises(UserError, match=r"'brt' is no objective .*did you mean 'bert'"):
+        listing("brt")
+
+
+def test_a_hyphen_at_the_end_of_a_line_joins_its_word() -> None:
+    about = [preset["about"] for row in listing()[0] for preset in row["presets"]]
+    assert any("gradient-disentangled" in told for told in about)
+    assert not [told for told in about if re.search(r"[a-z]- [a-z]", told)]
+
+
+def test_the_notes_of_a_table_say_whose_figures_they_quote_and_nothing_twice(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(f"{TEXT}\n\n" * 20)
+    out = printed("causal", "--table", str(tmp_path / "text.txt"), "--context", "32")
+    assert "The CS324 lecture notes on architectures and objectives counted" in " ".join(out.split())
+    row = {"objective": "mine", "layout": "in place", "unknown": "what it asks for"}
+    told = " ".join("\n".join(lines([row])).split())
+    assert "mine has no formula: the lengths do not tell what it asks for." in told and told.count("formula:") == 1

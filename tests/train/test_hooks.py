@@ -24,8 +24,8 @@ def test_progress_writes_a_line_every_interval_and_at_the_end() -> None:
         progress.show(line(step, step * 36.0), 100)
     progress.close()
     assert stream.getvalue().splitlines() == [
-        "step 1/100 · loss 2.000 · 3 tokens/s · 59:24 left",
-        "step 100/100 · loss 2.000 · 3 tokens/s · 0:00 left",
+        "step 1/100 · loss 2.000 of all targets · 3 tokens/s · 59:24 left",
+        "step 100/100 · loss 2.000 of all targets · 3 tokens/s · 0:00 left",
     ]
 
 

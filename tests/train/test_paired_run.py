@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unmask.config import SourceConfig
 from unmask.description import describe
 from unmask.errors import UserError
 from unmask.loading import load
@@ -56,10 +57,52 @@ def test_pairs_train_alone_and_are_measured_on_held_out_targets(folder: Path) ->
     again = training_loader(stored_recipe(folder / "run"), text)
     (a,), (b,) = training_loader(stored_recipe(folder / "run"), text)(5), again(5)
     assert np.array_equal(a.stream.tokens, b.stream.tokens)
-    assert 0 < evaluate("run", cache="cache", limit=4)["loss"] < 20
+    whole = evaluate("run", cache="cache")
+    assert whole["label"] == "bits per byte of targets given sources" and "| source context [EOS]" in whole["event"]
+    assert whole["loss"] == pytest.approx(run.held_out.loss, rel=1e-5)  # the same question as in training
+    assert whole["unigram_floor"] == pytest.approx(run.held_out.unigram_floor)
+    assert whole["counts"]["bytes"] == len(text.valid.target.tokens)  # digits of a byte each
     assert describe("run")
     load("run").export("exported", license="mit", language="en")
     assert " target tokens" in Path("exported/README.md").read_text()
+
+
+def test_a_text_without_its_source_is_refused_and_with_it_is_what_evaluate_measures(folder: Path) -> None:
+    pretrain("encdec-small", out="run", cache="cache", corpus="sums.jsonl", **TINY, **PAIRS,
+             **{"corpus.target": "answer"})  # fmt: skip
+    lm = load("run", device="cpu")
+    for ask in (lambda: lm.score("84"), lambda: lm.score(["84", "2"], ["what is 42 and 42?", ""])):
+        with pytest.raises(UserError, match="a text by itself has no probability under it: give its source"):
+            ask()
+    with pytest.raises(UserError, match=r"writes targets for sources, and plain\.jsonl names none: .*--target KEY"):
+        evaluate(lm, "bpb", "plain.jsonl")
+    with pytest.raises(UserError, match="drop stride=4"):
+        evaluate("run", cache="cache", stride=4)
+    rows = [json.loads(line) for line in Path("sums.jsonl").read_text().splitlines()]
+    found = lm.score([r["answer"] for r in rows], [r["text"] for r in rows], end=True)
+    assert all(not s.merged for s in found)
+    bits = -sum(s.logprob for s in found) / np.log(2)
+    measured = evaluate("run", "bpb", SourceConfig(path="sums.jsonl", target="answer"), cache="cache")
+    assert measured["value"] == pytest.approx(bits / sum(len(r["answer"]) for r in rows), rel=1e-5)
+    assert measured["counts"]["pairs"] == 80 and measured["counts"]["scored"] == sum(s.tokens for s in found)
+    some = evaluate("run", "bpb", SourceConfig(path="sums.jsonl", target="answer"), limit=7, cache="cache")
+    assert some["counts"]["pairs"] == 7
+
+
+def test_a_source_and_its_target_are_encoded_each_by_itself_and_cut_as_in_training(folder: Path) -> None:
+    rows = [{"text": f"what is {i} and {i}?", "answer": f"it is {i + i} " * 6} for i in range(80)]
+    Path("long.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run = pretrain("encdec-small", out="long", cache="cache", corpus="long.jsonl", **{**TINY, "context": 20}, **PAIRS,
+                   **{"corpus.target": "answer"})  # fmt: skip
+    whole = evaluate("long", cache="cache")
+    assert whole["loss"] == pytest.approx(run.held_out.loss, rel=1e-5)
+    pairs = prepared(folder / "long").valid
+    assert pairs.target is not None
+    assert whole["counts"]["scored"] == 16 * (len(pairs.target.documents) - 1)  # no end: more was to come
+    lm = load("long", device="cpu")
+    long, short = lm.score(["it is"] * 2, ["what is 40 and 4444?", "what is 40 and 4444"])
+    assert long.logprob == short.logprob and "the source without its end" in long.event  # 19 tokens and [EOS]
+    assert "the source without" not in short.event
 
 
 def test_pairs_beside_span_corruption_and_a_resume(folder: Path) -> None:

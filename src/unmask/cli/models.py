@@ -54,7 +54,8 @@ Measured = Annotated[
 Suite = Annotated[
     str,
     typer.Option(
-        help="bpb: bits per byte (or pseudo bits per byte, labelled). minimal-pairs: sentence_good against "
+        help="bpb: bits per byte (or pseudo bits per byte, or those of targets given sources, labelled so). "
+        "minimal-pairs: sentence_good against "
         "sentence_bad (BLiMP). cloze: text with one [MASK], answer, candidates, relation. choice: context, "
         "choices, label."
     ),
@@ -134,6 +135,9 @@ def evaluate(
     network: NetworkName = None,
     seed: Annotated[int, typer.Option(help="Of samples and intervals.")] = 0,
     field: Annotated[str | None, typer.Option(help="bpb: the key of a JSON line, or column, with the text.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="bpb of a model of pairs: the key or column with the target.")
+    ] = None,
     document: Annotated[str | None, typer.Option(help="bpb: auto, file, blank_line or line.")] = None,
     encoding: Annotated[str | None, typer.Option(help="bpb: of files without a byte-order mark, or detect.")] = None,
     as_json: Json = False,
@@ -147,7 +151,8 @@ def evaluate(
     if limit is None and suite == "bpb":
         limit = PIECES
     plan_name: Any = plan
-    reading = {k: v for k, v in {"field": field, "document": document, "encoding": encoding}.items() if v is not None}
+    said = {"field": field, "target": target, "document": document, "encoding": encoding}
+    reading = {k: v for k, v in said.items() if v is not None}
     source = _source(text, suite, reading) if reading else text
     lm = load(run, network=network)
     result = measure(lm, suite, source, limit, plan=plan_name, stride=stride, seed=seed, watch=shown, mode=mode)
@@ -162,7 +167,7 @@ def evaluate(
 def generate(
     run: RunOrDir,
     prompt: Annotated[list[str] | None, typer.Argument(help="One or more prompts.")] = None,
-    max_tokens: Annotated[int, typer.Option(help="New tokens at most.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="New tokens at most.", min=1)] = 64,
     temperature: Annotated[float, typer.Option(help="0 = greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Keep the k likeliest; 0 = all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Keep the likeliest that sum to p.")] = 1.0,
@@ -175,15 +180,18 @@ def generate(
     ] = 1.0,
     best: Annotated[int, typer.Option(help="Beams: so many texts for each prompt, best first, with scores.")] = 1,
     steps: Annotated[
-        int, typer.Option(help="Masked models: steps of unmasking.", show_default="one a token; mask_predict: 10")
-    ] = 0,
+        int | None,
+        typer.Option(help="Masked models: steps of unmasking.", min=1, show_default="one a token; mask_predict: 10"),
+    ] = None,
     order: Annotated[
         str | None,
         typer.Option(help="Masked models: unmask by confidence, random or mask_predict.", show_default="confidence"),
     ] = None,
-    block: Annotated[int, typer.Option(help="Masked models: tokens unmasked together; 0 = all.")] = 0,
+    block: Annotated[
+        int | None, typer.Option(help="Masked models: tokens unmasked together.", min=1, show_default="all")
+    ] = None,
     length: Annotated[
-        int | None, typer.Option(help="Masked models: tokens to write.", show_default="max-tokens")
+        int | None, typer.Option(help="Masked models: tokens to write.", min=1, show_default="max-tokens")
     ] = None,
     mode: ModeName = None,
     network: NetworkName = None,
@@ -191,27 +199,31 @@ def generate(
 ) -> None:
     """Continue texts: unmask generate runs/a "The first" --beams 4 --length-penalty 0.8"""
     from unmask.evaluation.base import shape_of
-    from unmask.evaluation.generate import n_best, rule_of
+    from unmask.evaluation.generate import continues, n_best, rule_of
     from unmask.loading import load
 
     by: Any = order or "confidence"
-    unmasking = None if (steps, order, block, length) == (0, None, 0, None) else (by, steps, block)
+    unmasking = None if (steps, order, block, length) == (None,) * 4 else (by, steps or 0, block or 0)
     rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty, unmasking=unmasking)
+    asked = f"max_tokens={max_tokens}" if length is None else f"length={length}"
     max_tokens = max_tokens if length is None else length
     prompts, lm = list(prompt or [""]), load(run, network=network).told(mode)
     found = n_best(lm, prompts, rule, best, max_tokens, stop or [], min_tokens=min_tokens)
     written = [g for texts in found for g in texts]
+    apart = not continues(lm, rule)
     for given, texts in zip(prompts, found, strict=True):
+        if apart and not as_json:
+            print(given)
         for g in texts:
             scored = {} if g.score is None else {"logprob": g.logprob, "score": g.score}
             if as_json:
                 emit({"prompt": given, "text": g.text, "stopped": g.stopped, **scored})
             else:
-                print((f"{g.score:10.3f}  " if best > 1 else "") + given + g.text)
+                print((f"{g.score:10.3f}  " if best > 1 else "") + ("" if apart else given) + g.text)
     if cut := sum(g.stopped == "positions" for g in written):
         which = "the text" if len(written) == 1 else f"{cut} of {len(written)} texts"
         print(
-            f"{which} stopped at the trained context of {shape_of(lm).stream} tokens, before max_tokens={max_tokens}",
+            f"{which} stopped at the trained context of {shape_of(lm).stream} tokens, before {asked}",
             file=sys.stderr,
         )
 
@@ -254,6 +266,10 @@ def score(
     from unmask.loading import load
 
     plan_name: Any = plan
+    if "" in text and not end:
+        raise UserError(
+            "an empty text has no token to score: give some words (or --end, to score the end of a document)"
+        )
     found = load(run, network=network).score(text, context=context, plan=plan_name, end=end, mode=mode)
     for one, s in zip(text, found, strict=True):
         if as_json:
@@ -275,6 +291,7 @@ def export(
 ) -> None:
     """Write a Hugging Face directory with a model card, reload it with the common library and compare."""
     from unmask.loading import load
+    from unmask.model.card_results import grouped
 
     report = load(run).export(directory, license, language or None, dataset or ())
     if as_json:
@@ -283,7 +300,7 @@ def export(
     if report["own_code"]:
         print("no class of transformers computes this model: load it there with trust_remote_code=True")
     if report["left_out"]:
-        print(f"without a place in the stock class, left out: {', '.join(report['left_out'])}")
+        print(f"without a place in the stock class, left out: {', '.join(grouped(report['left_out']))}")
 
 
 @app.command("import")

@@ -25,10 +25,13 @@ _Layout = Annotated[
 ]
 _Seed = Annotated[int, typer.Option(help="Of the noise.", min=0)]
 _Count = Annotated[int, typer.Option(help="Examples of the text, each with noise of its own.", min=1)]
+_Progress = Annotated[
+    float, typer.Option(help="The point of the run, for objectives that change along it.", min=0, max=1)
+]
 _Settings = Annotated[
     list[str], typer.Option("--set", help="A setting, such as mask_rate=0.4; may be repeated.", show_default=False)
 ]
-_Listed = Annotated[bool, typer.Option("--list", help="Name every objective and preset.")]
+_Listed = Annotated[bool, typer.Option("--list", help="Name every objective and preset, or those of one objective.")]
 _Table = Annotated[
     str | None,
     typer.Option(help="Instead: the density of every objective's targets on this corpus.", show_default=False),
@@ -46,6 +49,7 @@ def show(
     layout: _Layout = None,
     seed: _Seed = 0,
     count: _Count = 1,
+    progress: _Progress = 0.0,
     settings: _Settings = _NONE,
     listed: _Listed = False,
     table: _Table = None,
@@ -57,17 +61,18 @@ def show(
     if sum([listed, table is not None, text is not None]) != 1:
         raise UserError('say what to show: OBJECTIVE --text "…", or --list, or --table CORPUS')
     if listed:
-        return _list(as_json)
+        return _list(as_json, objective)
     chosen: dict[str, Any] = {"tokenizer": _tokenizer(tokenizer), "layout": layout, "seed": seed}
     if table is not None:
-        if target is not None or count != 1:
-            raise UserError("--target and --count go with --text: --table reads its corpus once")
+        if target is not None or count != 1 or progress:
+            raise UserError("--target, --count and --progress go with --text: --table reads its corpus once")
         return _table(as_json, table, objective, settings, context=context, limit=limit, **chosen)
     if objective is None:
         raise UserError("name an objective to show --text on: unmask show --list names them all")
     from unmask.show import show as shown
 
-    found = shown(objective, str(text), target=target, count=count, settings=_settings(settings), **chosen)
+    chosen |= {"target": target, "count": count, "progress": progress}
+    found = shown(objective, str(text), settings=_settings(settings), **chosen)
     if as_json:
         for record in found.records:
             emit(record)
@@ -100,10 +105,10 @@ def _tokenizer(path: str | None) -> Any:
     return Tokenizer.load(path)
 
 
-def _list(as_json: bool) -> None:
+def _list(as_json: bool, only: str | None) -> None:
     from unmask.show import listing
 
-    rows, broken = listing()
+    rows, broken = listing(only)
     for sentence in broken:
         print(f"warning: {sentence}", file=sys.stderr)
     if as_json:

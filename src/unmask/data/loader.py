@@ -24,6 +24,8 @@ from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary
 from unmask.objectives.dealing import sizes_of
 from unmask.objectives.mixture import Mixture as Objectives
 from unmask.objectives.mixture import Part, parts_of
+from unmask.objectives.rooms import no_room
+from unmask.objectives.sound import require
 
 _WINDOW = 256
 
@@ -97,9 +99,7 @@ class Loader:
         self.text, self.objective, self.vocabulary, self.shape = text, objective, vocabulary, shape
         room = objective.room(shape)
         if room < 1:
-            raise UserError(
-                f"context={shape.source or shape.stream} leaves no room for text under {objective.type}: raise it"
-            )
+            raise UserError(no_room(objective, shape))
         self.parts = parts_of(objective)
         for part in self.parts.values():
             if part.mode is not None:
@@ -153,6 +153,16 @@ class Loader:
             self.partners if "partner" in needs else None,
             self.targets if "target" in needs else None,
         )
+
+    def require_sound(self) -> None:
+        """Refuse an objective whose first examples are not what it says of them (`objectives.sound`)."""
+        index = np.arange(self.per_step)
+        part = self._deal(index, 0.0)
+        for k, (name, lane) in enumerate(zip(self.parts, self.lanes, strict=True)):
+            if len(own := index[part == k]):
+                examples = self._examples(*lane.order.find(own), own, 0.0, lane)
+                said = lane.part.sizes(self._outline(own, 0.0, lane))
+                require(name, lane.part.heads(), said, examples, self.vocabulary.size)
 
     @property
     def notes(self) -> list[str]:

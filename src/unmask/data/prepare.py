@@ -15,9 +15,11 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.data.ahead import ahead
@@ -207,6 +209,9 @@ def seal(directory: Path, tokenizer: Tokenizer, fingerprint: str, survey: Survey
         if not documents:
             raise UserError(f"{part} has no token: every document of it encodes to nothing")
     notes = list(survey.notes)
+    if train.spans is not None:
+        notes.append(f"annotated spans: {_spans((train, valid))}")
+        say(notes[-1])
     unk = tokenizer.vocabulary.unk
     every = [part.counts for side in (train, valid) for part in (side, side.target) if part is not None]
     if unk is not None and (unknown := sum(int(counts[unk]) for counts in every)):
@@ -223,6 +228,16 @@ def seal(directory: Path, tokenizer: Tokenizer, fingerprint: str, survey: Survey
         "notes": notes,
     }
     (directory / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def _spans(sides: Sequence[Shards]) -> str:
+    """How many spans there are, and in how many texts: 0 shows a lexicon or a key that fits nothing."""
+    number, texts = 0, 0
+    for side in sides:
+        if side.spans is not None:
+            begins = np.searchsorted(side.spans[:, 0], side.documents)
+            number, texts = number + len(side.spans), texts + int((np.diff(begins) > 0).sum())
+    return f"{number:,} in {texts:,} of {sum(map(len, sides)):,} texts"
 
 
 # ---------------------------------------------------------------- disk

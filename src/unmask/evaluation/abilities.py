@@ -6,6 +6,7 @@ training; elsewhere one sentence says why not. Objectives that are not named her
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -150,6 +151,18 @@ def token_head_of(objective: Objective) -> Head | None:
 
 
 # ---------------------------------------------------------------- modes
+
+
+def elsewhere(objective: Objective | None, can: Callable[[Abilities], bool]) -> str:
+    """The end of a refusal by a mixture's first part: which other parts can do it, and how they are asked."""
+    if not isinstance(objective, Mixture):
+        return ""
+    able = [name for name, part in list(objective.parts.items())[1:] if can(abilities(part.objective))]
+    if not able:
+        return ""
+    each = f"its part {able[0]}" if len(able) == 1 else f"each of its parts {', '.join(able)}"
+    return f"; {each} can be asked this: mode='{able[0]}' (--mode {able[0]})"
+
 
 _PREFERRED = {"infill": "RXS"}
 """Of UL2, by plan: R (few, short spans) for gaps; S (the end) for texts as a whole."""

@@ -84,7 +84,7 @@ def cloze(model: Model, data: Gaps, options: Options) -> dict[str, Any]:
 
 
 def _candidates(model: Model, gaps: Sequence[Gap], options: Options) -> Part:
-    plan = plan_of(objective_of(model), options.plan)
+    plan = plan_of(objective_of(model), options.plan, model.objective)
     if options.plan is None and SPANS.get(plan) in plans_of(objective_of(model)):
         plan = SPANS[plan]
     inside = plan != "left_to_right"
@@ -188,7 +188,7 @@ def _kept_end(text: str, begin: np.ndarray, keep: int) -> str:
 
 def _vocabulary(model: Model, gaps: Sequence[Gap], options: Options) -> Part:
     """Each answer of one token is a query of its own; a gap takes its best answer's standing."""
-    plan = plan_of(objective_of(model), options.plan)
+    plan = plan_of(objective_of(model), options.plan, model.objective)
     queries = [_placed(model, gap, word, plan) for gap in gaps for word in gap.answers]
     owner = np.repeat(np.arange(len(gaps)), [len(g.answers) for g in gaps])
     asked = [(i, q) for i, q in enumerate(queries) if isinstance(q, Placed)]

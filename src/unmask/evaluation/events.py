@@ -161,6 +161,7 @@ def label(model: Model, plan: Plan) -> str:
 SEAM = "; a token spans the seam of context and text, scored from it on"
 UNSCORED = "; a token spans the seam of context and text and is not scored, as nothing precedes it"
 ONLY = "; only the tokens of the given characters"
+SHORTENED = "; the source without its end, which does not fit into {most} tokens"
 EDGE = "; a token spans their edge and is scored"
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from unmask.batch import Examples, Rows
 from unmask.data.collate import collate
 from unmask.errors import UserError
-from unmask.evaluation.abilities import abilities
+from unmask.evaluation.abilities import abilities, elsewhere
 from unmask.evaluation.base import Model, device_of, evaluating, objective_of, shape_of, tokenizer_of
 from unmask.evaluation.gaps import MASK
 from unmask.evaluation.generate import Writer
@@ -63,7 +63,7 @@ def fill(model: Model, text: str, top_k: int = 5) -> Filled:
     """
     objective = objective_of(model)
     if why := abilities(objective).fill:
-        raise UserError(f"a model of {objective.type} {why}")
+        raise UserError(f"a model of {objective.type} {why}{elsewhere(model.objective, lambda a: not a.fill)}")
     if not isinstance(text, str):
         raise UserError("fill takes one text at a time, not a list")
     if top_k < 1:

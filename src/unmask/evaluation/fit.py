@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 
 from unmask import keyed
 from unmask.batch import Head
 from unmask.errors import UserError, nearest
-from unmask.evaluation.abilities import abilities, spoken, token_head_of
+from unmask.evaluation.abilities import abilities, elsewhere, spoken, token_head_of
 from unmask.evaluation.shown import Blanks, Halves
 from unmask.objectives.bart import Bart
 from unmask.objectives.base import Objective, Outline, Plan, Shape
@@ -37,16 +38,21 @@ def plans_of(objective: Objective) -> tuple[Plan, ...]:
     return abilities(objective).plans
 
 
-def plan_of(objective: Objective, plan: Plan | None) -> Plan:
-    """The plan asked for, or the objective's own."""
+def plan_of(objective: Objective, plan: Plan | None, whole: Objective | None = None) -> Plan:
+    """The plan asked for, or the objective's own; `whole`: the mixture that the objective is a part of, if any."""
     fit = plans_of(objective)
+    if plan is not None and plan not in (known := get_args(Plan)):
+        own = f"; of a model of {objective.type}: {', '.join(fit)}" if fit else ""
+        raise UserError(f"there is no plan '{plan}' (known: {', '.join(known)}{own}){nearest(plan, known)}")
     if not fit:
-        raise UserError(f"a model of {objective.type} {abilities(objective).score}")
+        others = elsewhere(whole, lambda a: plan in a.plans if plan else bool(a.plans))
+        raise UserError(f"a model of {objective.type} {abilities(objective).score}{others}")
     if plan is None:
         return fit[0]
     if plan not in fit:
         own = f"its plan is {fit[0]}" if len(fit) == 1 else f"its plans are {', '.join(fit)}"
-        raise UserError(f"plan {plan} does not fit a model of {objective.type}: {own}{nearest(plan, fit)}")
+        others = elsewhere(whole, lambda a: plan in a.plans)
+        raise UserError(f"plan {plan} does not fit a model of {objective.type}: {own}{others or nearest(plan, fit)}")
     return plan
 
 
@@ -183,3 +189,9 @@ def source_room(shape: Shape, plan: Plan, objective: Objective | None = None) ->
     mode = 0 if objective is None else len(spoken(objective, plan))
     extra = 2 if plan == "decoder" else int(isinstance(objective, Supervised))  # <0> and [EOS]
     return max(shape.source - extra - mode, 0)
+
+
+def source_most(objective: Objective, shape: Shape) -> int:
+    """Tokens of a source that a model of pairs reads in training: of a longer one these are its first."""
+    held = source_room(shape, plan_of(objective, None), objective)
+    return objective.room(shape) - len(spoken(objective, "left_to_right")) if held is None else held

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.evaluation.abilities import abilities
+from unmask.evaluation.abilities import abilities, elsewhere
 from unmask.evaluation.base import Model, device_of, evaluating, objective_of, tokenizer_of
 from unmask.evaluation.beam import Beams, Found, Search, likeliest
 from unmask.evaluation.prompts import continuation, ends_of
@@ -26,6 +26,7 @@ from unmask.evaluation.unmasking import Order, Unmasking, misfit, unmask, unmask
 from unmask.objectives.denoise import SpanCorruption
 from unmask.objectives.supervised import Supervised
 from unmask.objectives.ul2 import UL2
+from unmask.objectives.unilm import UniLM
 
 BATCH = 16
 """Rows decoded together: prompts, or their beams."""
@@ -64,6 +65,8 @@ def generate(
     unmasking = None if (steps, order, block, length) == (0, None, 0, None) else (order or "confidence", steps, block)
     rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty, early_stopping, unmasking)
     most = max_tokens if length is None else length
+    if length is not None and length < 1:
+        raise UserError(f"length={length} must be at least 1")
     found = n_best(model, prompts, rule, 1, most, stop, batch_size, min_tokens)
     return [texts[0].text for texts in found]
 
@@ -172,7 +175,7 @@ def _begin(
     """How each prompt starts, the ids that its text is read after, and the tokens that end a text."""
     objective, tokenizer, vocabulary = objective_of(model), tokenizer_of(model), model.vocabulary
     if why := abilities(objective).generate:
-        raise UserError(f"a model of {objective.type} {why}")
+        raise UserError(f"a model of {objective.type} {why}{elsewhere(model.objective, lambda a: not a.generate)}")
     if max_tokens < 1:
         raise UserError(f"max_tokens={max_tokens} must be at least 1")
     if not 0 <= min_tokens <= max_tokens:
@@ -183,6 +186,12 @@ def _begin(
     inside = isinstance(objective, SpanCorruption | UL2 | Supervised)  # what is written is no part of the prompt's text
     none = np.zeros(0, np.int32)
     return begin, [none] * len(prompts) if inside else list(encoded), ends_of(objective, vocabulary)
+
+
+def continues(model: Model, rule: Sampling | Beams | Unmasking = GREEDY) -> bool:
+    """Whether what is written goes on where the prompt ends, as one text; else it answers, or stands behind a token."""
+    answers = isinstance(objective_of(model), SpanCorruption | UL2 | Supervised | UniLM)
+    return not answers or unmasks(model, rule)
 
 
 class Writer:

@@ -56,7 +56,7 @@ class Answers:
         if unmasking is not None and not unmasks(model, unmasking):
             raise misfit(model)
         self.model, self.watch, self.unmasking = model, watch, unmasking
-        self.plan = plan_of(objective_of(model), plan)
+        self.plan = plan_of(objective_of(model), plan, model.objective)
         self.events = Events()
         self.shortened = 0
 

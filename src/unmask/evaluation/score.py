@@ -30,10 +30,11 @@ from unmask.evaluation.base import (
 )
 from unmask.evaluation.bound import DRAWS, Bounds, Draws, error, gathered
 from unmask.evaluation.events import context_note, cut_note, event, span_note, start_of
-from unmask.evaluation.plans import Query, closes, expand, in_source, opening, plan_of, room, source_room
-from unmask.evaluation.seams import Encoded, encode
+from unmask.evaluation.plans import Query, closes, expand, in_source, opening, plan_of, room, source_most, source_room
+from unmask.evaluation.seams import Encoded, apart, encode
 from unmask.evaluation.windows import Windows, read, side_by_side
 from unmask.objectives.base import LM, Plan, Shape, Sizes
+from unmask.objectives.supervised import Supervised
 from unmask.text.characters import word_spans
 from unmask.text.corpus import utf8_length, well_formed
 from unmask.train.devices import to_device
@@ -99,7 +100,8 @@ def score(
     """Score each text, after its context where one is given.
 
     context  one for all texts, or one each. Context and text are encoded together, so no stray piece appears
-             at the seam; where a token spans it, the scored text begins with that token (the event says so).
+             at the seam; where a token spans it, the scored text begins with that token (the event says so). To a model
+             of pairs it is the source, without which a text has no probability, and encoded by itself as in training
     plan     one of the objective's (`plans.plans_of`); None = its own
     end      also score the end of the document (decoder: what closes the span); plans by the chain rule only
     only     characters [begin, end) of each text: only tokens that overlap them are scored, given everything before
@@ -109,13 +111,16 @@ def score(
 
     What is too long for the model is cut, and the event says how: the text into pieces, the context at its beginning.
     """
-    plan = plan_of(objective_of(model), plan)
+    plan = plan_of(objective_of(model), plan, model.objective)
     if end and not closes(objective_of(model), plan):
         raise UserError(f"the plan {plan} gives no probability to the end of a text: drop end")
     texts = [texts] if isinstance(texts, str) else list(texts)
     contexts = [context or ""] * len(texts) if context is None or isinstance(context, str) else list(context)
     if len(contexts) != len(texts):
         raise UserError(f"{len(contexts)} contexts for {len(texts)} texts: give one for all, or one each")
+    pairs = isinstance(objective_of(model), Supervised)
+    if pairs:
+        _require_sources(contexts, only)
     spans = None if only is None else _checked(only, texts)
     tokenizer, bos = tokenizer_of(model), start_of(model, plan)
     start = None if bos is None else tokenizer.token(bos)
@@ -125,7 +130,10 @@ def score(
         if number:
             release()
         here = None if spans is None else spans[part]
-        encoded = encode(tokenizer, contexts[part], texts[part], here, first)
+        if pairs:
+            encoded = apart(tokenizer, contexts[part], texts[part], source_most(objective_of(model), shape_of(model)))
+        else:
+            encoded = encode(tokenizer, contexts[part], texts[part], here, first)
         found += _scores(model, plan, encoded, end, start, batch_tokens, draws)
     return found
 
@@ -228,6 +236,16 @@ def _parts(texts: Sequence[str], contexts: Sequence[str]) -> Iterator[slice]:
             begin, size = i + 1, 0
     if begin < len(texts):
         yield slice(begin, len(texts))
+
+
+def _require_sources(contexts: Sequence[str], only: object) -> None:
+    if not all(contexts):
+        raise UserError(
+            "a model of pairs writes a target for a source, so a text by itself has no probability under it: give its "
+            "source (lm.score(text, context=SOURCE), on the command line --context SOURCE)"
+        )
+    if only is not None:
+        raise UserError("of a model of pairs whole targets are scored, not parts of a text: drop only")
 
 
 def _checked(only: Sequence[tuple[int, int]], texts: Sequence[str]) -> list[tuple[int, int]]:

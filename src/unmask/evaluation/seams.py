@@ -2,7 +2,7 @@
 
 A context and its text are encoded as one string, so that no stray piece appears between them. Where the text starts is
 read off the characters that each token covers, never off equal ids: one id may cover more than it did (an unknown
-token swallows what follows).
+token swallows what follows). A source and its target are two texts, and are encoded as two (`apart`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.batch import starts
-from unmask.evaluation.events import EDGE, ONLY, SEAM, UNSCORED
+from unmask.evaluation.events import EDGE, ONLY, SEAM, SHORTENED, UNSCORED
 from unmask.tokens.aligned import Aligned
 from unmask.tokens.tokenizer import Tokenizer
 
@@ -116,6 +116,19 @@ def encode(
         area[:, 0] = np.maximum(area[:, 0], hidden)
     scored = [whole[b:e] for whole, (b, e) in zip(joined, area.tolist(), strict=True)]
     return Encoded(tokens, start, seam.token, asked, [bool(c) for c in contexts], scored, notes, merged, span)
+
+
+def apart(tokenizer: Tokenizer, contexts: Sequence[str], texts: Sequence[str], most: int) -> Encoded:
+    """Sources and their targets, each side encoded by itself as in training; of a source the first `most` tokens."""
+    first, second = tokenizer.encode_batch(list(contexts)), tokenizer.encode_batch(list(texts))
+    notes = [SHORTENED.format(most=most) if len(ids) > most else "" for ids in first]
+    first = [ids[:most] for ids in first]
+    seam = np.array([len(ids) for ids in first], np.int64)
+    start = starts(seam + np.array([len(ids) for ids in second], np.int64))
+    tokens = np.concatenate([ids for both in zip(first, second, strict=True) for ids in both])
+    asked = np.arange(len(tokens)) >= np.repeat(start[:-1] + seam, np.diff(start))
+    n = len(first)
+    return Encoded(tokens, start, seam, asked, [True] * n, list(texts), notes, [False] * n, None)
 
 
 def _over(

@@ -1,6 +1,7 @@
 """Measurements by name: each is one pure function (model, data, options) → dictionary, ready for JSON.
 
-bpb            bits per byte of text; for models that give texts no probability, pseudo bits per byte, labelled so
+bpb            bits per byte of text; for models that give texts no probability, pseudo bits per byte, labelled so; for
+               those that write a target for a source, bits per byte of targets given sources
 minimal-pairs  does the model prefer the good sentence of two? (BLiMP's format)
 cloze          what does it put into a gap: one of several candidates, or any token of the vocabulary
 choice         which of several answers to a context has the largest log-probability
@@ -26,6 +27,7 @@ from unmask.evaluation.gaps import read_gaps
 from unmask.evaluation.items import Options
 from unmask.evaluation.pairs import minimal_pairs, read_pairs
 from unmask.evaluation.plans import plan_of
+from unmask.evaluation.targets import EncodedPairs, asks_pairs, bits_of_targets, encode_pairs
 from unmask.text.corpus import Counts, read
 
 __all__ = ["SUITES", "Suite", "checked", "encode", "evaluate"]
@@ -53,19 +55,32 @@ class Suite:
     rolls: bool = False
 
 
-def _text(model: Model, given: Given) -> Encoded:
+def _text(model: Model, given: Given) -> Encoded | EncodedPairs:
     if given is None:
         raise UserError("no text to evaluate on: give a file")
     counts = Counts()
     source = given if isinstance(given, SourceConfig) else SourceConfig(path=str(given))
-    encoded = encode(model, (d.text for d in read(source, counts)))
-    return replace(encoded, notes=tuple(counts.notes()))
+    if not asks_pairs(model):
+        encoded = encode(model, (d.text for d in read(source, counts)))
+        return replace(encoded, notes=tuple(counts.notes()))
+    if source.target is None:
+        raise UserError(
+            f"a model of pairs writes targets for sources, and {source.path} names none: say which key or column holds "
+            "them (--target KEY), beside that of the sources (--field KEY), or leave the text out: the run's held-out "
+            "part is measured"
+        )
+    pairs = [(d.text, d.target) for d in read(source, counts) if d.target is not None]
+    return replace(encode_pairs(model, pairs), notes=tuple(counts.notes()))
 
 
 def _bits(model: Model, data: Any, options: Options) -> dict[str, Any]:
     o = options
-    found = bits_per_byte(model, data, o.counts, o.limit, o.seed, plan=o.plan, stride=o.stride, watch=o.watch)
-    return {**found, "warnings": list(data.notes)} if isinstance(data, Encoded) and data.notes else found
+    if asks_pairs(model):
+        found = bits_of_targets(model, data, o)
+    else:
+        found = bits_per_byte(model, data, o.counts, o.limit, o.seed, plan=o.plan, stride=o.stride, watch=o.watch)
+    given = isinstance(data, Encoded | EncodedPairs) and data.notes
+    return {**found, "warnings": list(data.notes)} if given else found
 
 
 def _given(read_file: Callable[[str | Path], Any], what: str) -> Callable[[Model, Given], Any]:
@@ -89,7 +104,7 @@ def checked(model: Model, suite: str, options: Options) -> Suite:
     """A suite by name; what is asked of it fits it and the model (said before anything is read)."""
     if suite not in SUITES:
         raise UserError(f"no suite '{suite}' (known: {', '.join(SUITES)}){nearest(suite, SUITES)}")
-    plan_of(objective_of(model), options.plan)
+    plan_of(objective_of(model), options.plan, model.objective)
     if options.stride is not None and not SUITES[suite].rolls:
         rolling = ", ".join(name for name, s in SUITES.items() if s.rolls)
         raise UserError(f"{suite} reads no rolling windows: drop stride={options.stride}, which is for {rolling}")

@@ -30,7 +30,7 @@ from unmask import keyed
 from unmask.batch import Rows
 from unmask.data.collate import collate
 from unmask.errors import UserError, nearest
-from unmask.evaluation.abilities import abilities, spoken
+from unmask.evaluation.abilities import abilities, elsewhere, spoken
 from unmask.evaluation.base import (
     Model,
     device_of,
@@ -109,7 +109,7 @@ def misfit(model: Model) -> UserError:
         "writes from left to right: leave out steps, order, block and length, which are for models that fill [MASK]s "
         "(masked, diffusion, permutation, …); give max_tokens"
     )
-    return UserError(f"a model of {objective.type} {why}")
+    return UserError(f"a model of {objective.type} {why}{elsewhere(model.objective, lambda a: bool(a.unmasks))}")
 
 
 def longest_text(model: Model) -> int:

@@ -93,6 +93,13 @@ def _of_family(family: str) -> str:
 # ---------------------------------------------------------------- the search
 
 
+def resized(values: dict[str, Any], target: float) -> ModelConfig:
+    """The model of these settings (vocab_size among them) at about `target` parameters."""
+    values = dict(values)
+    _narrow_heads(values, target)
+    return _sized(values, _fit(values, target))
+
+
 def _fit(values: dict[str, Any], target: float) -> dict[str, Any]:
     """Depth, width, heads and feed-forward size nearest to the aspect that is wanted, of those near the target."""
     wanted = _aspect(values)

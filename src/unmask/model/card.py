@@ -17,7 +17,7 @@ import yaml
 import unmask
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.model.card_results import learnt_nothing, rows
+from unmask.model.card_results import grouped, learnt_nothing, rows
 
 FILE = "README.md"
 
@@ -355,7 +355,8 @@ def _detects(facts: Facts) -> bool:
 def _checked(facts: Facts) -> str:
     lost = ""
     if facts.left_out:
-        lost = f" The library's class has no place for {', '.join(facts.left_out)}: these tensors are not in the files."
+        names = ", ".join(grouped(facts.left_out))
+        lost = f" The library's class has no place for {names}: these tensors are not in the files."
     ids = " Its tokenizer gives the same ids." if facts.tokenizer else ""
     return (
         "## How it was checked\n\nThese files were loaded again with `transformers` and compared with the model in "

@@ -7,7 +7,9 @@ one network of several      the terms of the heads that were exported, not of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 RESULTS = {
@@ -86,3 +88,16 @@ def learnt_nothing(result: Mapping[str, Any], detects: bool) -> str:
     if loss is None or floor is None or loss < floor:
         return ""
     return f"Its held-out loss ({loss:.3f}) is not below the unigram floor ({floor:.3f}): it has learnt no context."
+
+
+_NUMBERED = re.compile(r"^([^\d]*)\.\d+\..*$")
+
+
+def grouped(names: Iterable[str]) -> list[str]:
+    """Names of tensors, those of numbered modules together.
+
+    >>> grouped(["stack.ahead.0.join.weight", "stack.ahead.1.join.weight", "heads.lm2.weight"])
+    ['stack.ahead.* (2 tensors)', 'heads.lm2.weight']
+    """
+    count = Counter(_NUMBERED.sub(r"\1.*", name) for name in names)
+    return [f"{name} ({n} tensors)" if name.endswith(".*") else name for name, n in count.items()]

@@ -261,7 +261,8 @@ def export_hf(
     path.mkdir(parents=True, exist_ok=True)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     write_json(path / "config.json", {"architectures": [stock], **settings, "dtype": dtype})
-    tokens = {k: v for k, v in settings.items() if k.endswith("_token_id") and v is not None}
+    own = {f"{role}_token_id" for role in family.ids}  # generation has no use for these
+    tokens = {k: v for k, v in settings.items() if k.endswith("_token_id") and v is not None and k not in own}
     write_json(path / "generation_config.json", tokens)
     save_tensors(tensors, path / "model.safetensors", format="pt", aliases=aliases_note(_shared(config, family, heads)))
     return tuple(k for k in named_once(model)[0] if k not in written)
@@ -298,7 +299,7 @@ def _theirs(model: Transformer, family: Family, heads: Mapping[str, str]) -> tup
 
 def _ids(family: Family, settings: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, int | None]:
     """Token ids of config.json; absent ones are null, so that no default of the class slips in."""
-    out = {f"{role}_token_id": ids.get(role) for role in ("pad", "bos", "eos")}
+    out = {f"{role}_token_id": ids.get(role) for role in ("pad", "bos", "eos", *family.ids)}
     if family.offset_from_pad:
         out["pad_token_id"] = pad = settings["pad_token_id"]
         if ids and ids.get("pad") != pad:

@@ -93,10 +93,11 @@ def _first_bert(settings: Settings) -> bool:
 def family_of(config: ModelConfig) -> Family:
     """The family whose stock class computes exactly this model.
 
-    A named family must fit; family=unmask takes the first that does.
+    A named family must fit, but for modules that look ahead: no answer of a trained model needs them, and they are left
+    out (Gloeckle et al. 2024, section 2). family=unmask takes the first that fits whole.
     """
     if config.family in FAMILIES:
-        if found := misfits(FAMILIES[config.family], config):
+        if found := misfits(FAMILIES[config.family], config.model_copy(update={"ahead_layers": 0})):
             raise UserError(f"{config.family} cannot hold this model: {found[0]}")
         return FAMILIES[config.family]
     faults: dict[str, list[str]] = {}
@@ -187,6 +188,7 @@ def _meaning(config: ModelConfig) -> dict[str, Any]:
         "relative_norm": config.positions != "deberta",
         "relative_shared": config.positions != "deberta",
         "position_offset": config.positions != "learned",
+        "ahead": not config.ahead_layers,
         "convolution_activation": not config.convolution,
         "max_position": config.positions in ("t5", "alibi", "xlnet", "none"),
         "query_vector": config.positions == "xlnet",

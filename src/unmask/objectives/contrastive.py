@@ -30,7 +30,7 @@ class Contrastive(Objective):
     neighbours      the text is cut at the sentence start nearest to its middle: of what stands before, the query is
                     the end, from a sentence start of its first half on; of what follows, the passage is the beginning,
                     up to a sentence end of its second half (neighbouring pieces of text: Neelakantan et al. 2022,
-                    section 3)
+                    section 3); a text of one sentence is cut at its middle token
 
         text            zebras run . | they have stripes . | lions eat them .
         inverse_cloze   [CLS] they have stripes . [SEP]      [CLS] zebras run . lions eat them . [SEP]

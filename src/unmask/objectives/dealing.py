@@ -141,3 +141,17 @@ def _one(each: Sequence[Targets], normed: bool) -> Targets:
 
     names = ("index", "value", "weight", "group", "extra", "draw")
     return Targets(**{k: together(k) for k in names}, norm=np.sum([t.norm for t in each], axis=0) if normed else None)
+
+
+def van_der_corput(number: np.ndarray) -> np.ndarray:
+    """(R,) the bits of numbers mirrored at the point: of any 2^k in a row, one lies in each 2^-k of [0, 1).
+
+    >>> van_der_corput(np.arange(5)).tolist()
+    [0.0, 0.5, 0.25, 0.75, 0.125]
+    """
+    rest, out, bit = np.array(number, np.int64), np.zeros(np.shape(number)), 0.5
+    while rest.any():
+        out += bit * (rest & 1)
+        rest >>= 1
+        bit /= 2
+    return out

@@ -19,7 +19,7 @@ from unmask.errors import UserError
 from unmask.objectives.base import Cut, Objective, Outline, Plan, Shape, Sizes, Vocabulary
 from unmask.objectives.causal import Causal
 from unmask.objectives.contrastive import Contrastive
-from unmask.objectives.dealing import picked, regrouped, sizes_of, taken
+from unmask.objectives.dealing import picked, regrouped, sizes_of, taken, van_der_corput
 from unmask.objectives.masked import Masked
 from unmask.objectives.mode import told
 
@@ -385,17 +385,3 @@ def parts_of(objective: Objective) -> dict[str, Part]:
     if isinstance(objective, Mixture):
         return dict(objective.parts)
     return {objective.type: Part(objective=objective)}
-
-
-def van_der_corput(number: np.ndarray) -> np.ndarray:
-    """(R,) the bits of numbers mirrored at the point: of any 2^k in a row, one lies in each 2^-k of [0, 1).
-
-    >>> van_der_corput(np.arange(5)).tolist()
-    [0.0, 0.5, 0.25, 0.75, 0.125]
-    """
-    rest, out, bit = np.array(number, np.int64), np.zeros(np.shape(number)), 0.5
-    while rest.any():
-        out += bit * (rest & 1)
-        rest >>= 1
-        bit /= 2
-    return out

@@ -15,6 +15,9 @@ from unmask.objectives.base import Objective, Outline, Plan, Shape, Sizes, Vocab
 from unmask.objectives.chunks import before, choose_groups, shuffled
 from unmask.objectives.spans import choose
 
+HAVE_QUERIES = ("unmask", "xlnet")
+"""Model families that hold the learned vector a query starts from."""
+
 
 class Permutation(Objective):
     """Each target from the context and from the targets before it in a random order, which is new for every text.
@@ -75,7 +78,10 @@ class Permutation(Objective):
 
     def networks(self, model: ModelConfig) -> dict[str, ModelConfig]:
         if not model.query_vector:
-            raise UserError("permutation appends queries that start from a learned vector: set model.query_vector=true")
+            own = "" if model.family in HAVE_QUERIES else f" and model.family=unmask ({model.family} has none)"
+            raise UserError(
+                f"permutation appends queries that start from a learned vector: set model.query_vector=true{own}"
+            )
         return {"model": model}
 
     def count(self, lengths: np.ndarray) -> np.ndarray:

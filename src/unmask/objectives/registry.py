@@ -65,7 +65,7 @@ class Registry:
             return self.own_types[name]
         if name in self.plugins:
             return _loaded(self.plugins[name])
-        raise UserError(f"'{name}' is no objective (known: {', '.join(self.names)}){nearest(name, self.names)}")
+        raise UserError(unknown(name, self.names))
 
     def types(self) -> tuple[dict[str, type[Objective]], dict[str, str]]:
         """Every type that can be used, and for each plug-in that cannot the sentence that says why."""
@@ -94,8 +94,7 @@ class Registry:
     def preset(self, name: str) -> Objective:
         make = self.own_presets.get(name) or self.presets().get(name)
         if make is None:
-            known = list(self.presets())
-            raise UserError(f"'{name}' is no preset of an objective (known: {', '.join(known)}){nearest(name, known)}")
+            raise UserError(unknown(name, self.presets(), "preset of an objective"))
         return make()
 
     def make(self, name: str, settings: Mapping[str, Any] | None = None) -> Objective:
@@ -104,11 +103,7 @@ class Registry:
         if name in self.names:
             return validated(self.named(name), {"type": name, **settings})
         if name not in self.presets():
-            known = [*self.names, *self.presets()]
-            raise UserError(
-                f"'{name}' is no objective (known: {', '.join(self.names)}) and no preset of one "
-                f"(known: {', '.join(self.presets())}){nearest(name, known)}"
-            )
+            raise UserError(unknown(name, [*self.names, *self.presets()]))
         base = self.preset(name)
         return validated(type(base), {**given(base), **settings})
 
@@ -135,10 +130,7 @@ class Registry:
                 return validated(self.named(name), value)
         except UserError as error:
             raise ValueError(str(error)) from error
-        known = ", ".join(f"'{n}'" for n in self.names)
-        raise PydanticCustomError(
-            "union_tag_invalid", "'{tag}' is no objective: {expected_tags}", {"tag": name, "expected_tags": known}
-        )
+        raise PydanticCustomError("union_tag_invalid", "{said}", {"said": unknown(name, self.names)})
 
     def _expanded(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
         """`preset` replaced by what it sets, under the settings beside it."""
@@ -150,6 +142,16 @@ class Registry:
                 f"preset {value['preset']} is of type {base['type']}, not {value['type']}: drop one of them"
             )
         return {**base, **{k: v for k, v in value.items() if k != "preset"}}
+
+
+def unknown(name: str, known: Iterable[str], what: str = "objective") -> str:
+    """That there is no objective (or preset) of a name, how to see which there are, and the nearest.
+
+    >>> unknown("maskd", ["masked"]).rpartition("; ")[2]
+    "did you mean 'masked'?"
+    """
+    where = "unmask show --list names all; one of another package is known where that package is installed"
+    return f"'{name}' is no {what} here ({where}){nearest(name, known)}"
 
 
 # ---------------------------------------------------------------- of one class

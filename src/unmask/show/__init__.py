@@ -10,6 +10,7 @@ density    targets per 1,000 positions on a corpus, beside what the settings say
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -50,15 +51,17 @@ def show(
     count: int = 1,
     settings: Mapping[str, Any] | None = None,
     target: str | None = None,
+    progress: float = 0.0,
 ) -> Shown:
     """What an objective makes of a text, `count` times under different noise.
 
     objective: the name of a type or of a preset, with `settings` and `layout` on top, or an Objective.
     tokenizer: without one the text is split into words and punctuation (`reading.Words`).
     target: what pairs is to write for the text.
+    progress: the point of the run, 0 to 1, for objectives that change along it.
     """
     chosen = objective if isinstance(objective, Objective) else named(objective, layout, settings)
-    reading = read(text, chosen, tokenizer, seed, count, target)
+    reading = read(text, chosen, tokenizer, seed, count, target, progress)
     return Shown(chosen, reading, records(chosen, reading))
 
 
@@ -84,12 +87,18 @@ def layouts(cls: type[Objective]) -> list[str]:
     return [str(kind) for kind in kinds] if issubclass(cls, TextToText) else []
 
 
-def listing() -> tuple[list[dict[str, Any]], list[str]]:
-    """Every objective with its first sentence, heads, layouts and presets; and why a plug-in is not among them."""
+def listing(only: str | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every objective with its first sentence, heads, layouts and presets; and why a plug-in is not among them.
+
+    only: the name of one of them, or of one of its presets.
+    """
     types, broken = REGISTRY.types()
     presets = REGISTRY.presets()
     rows = []
+    wanted = None if only is None else type(REGISTRY.make(only))
     for name, cls in types.items():
+        if wanted is not None and cls is not wanted:
+            continue
         mine = {p: make for p, make in presets.items() if getattr(make, "__self__", None) is cls}
         rows.append(
             {
@@ -110,5 +119,6 @@ def _settings(objective: Objective) -> str:
 
 
 def first_line(thing: Any) -> str:
-    """The first paragraph of a docstring, as one line."""
-    return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())
+    """The first paragraph of a docstring, as one line; a word that is parted at its hyphen is one again."""
+    lines = (thing.__doc__ or "").strip().partition("\n\n")[0]
+    return " ".join(re.sub(r"(?<=\w)-\n\s*", "-", lines).split())

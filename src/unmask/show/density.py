@@ -21,13 +21,15 @@ from unmask.data.marks import Bits, TargetText
 from unmask.data.sampling import read_rows
 from unmask.errors import UserError
 from unmask.objectives import REGISTRY
-from unmask.objectives.base import Objective, Shape, Vocabulary
+from unmask.objectives.base import Objective, Shape
 from unmask.objectives.denoise import PrefixLM, TextToText
 from unmask.show import layouts, named
 from unmask.show.corruption import corruption
 from unmask.show.expected import Expected, expected
 from unmask.show.reading import Inside, Splitter, spans_of
 from unmask.text.corpus import read as documents
+from unmask.tokens.special import Vocabulary
+from unmask.tokens.start import started
 from unmask.tokens.tokenizer import Tokenizer
 
 STUBS = {
@@ -128,6 +130,7 @@ def density(
 ) -> dict[str, Any]:
     """What one objective makes of the corpus, each piece once."""
     row: dict[str, Any] = {"objective": name, "layout": layout_of(objective)}
+    vocabulary = started(objective, vocabulary)
     try:
         loader = _loader(objective, side, vocabulary, context, seed)
         count, seconds = counted(loader, vocabulary)

@@ -62,7 +62,7 @@ def moments(objective: Objective, rows: Rows) -> Moments | str:
     """Of each text by itself."""
     rule = RULES.get(type(objective))
     if rule is None:
-        return "what it asks for: no formula of it is written down"
+        return "what it asks for"
     if isinstance(objective, TextToText) and objective.layout.loss == "all":
         return "how long the sources are, which layout.loss=all asks for"
     return rule(objective, rows)

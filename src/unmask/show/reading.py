@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,11 +21,16 @@ from unmask.errors import UserError
 from unmask.objectives.base import Objective
 from unmask.show.generator import NOTE, has_generator
 from unmask.text.sentences import sentence_starts
+from unmask.tokens.asked import spelt_controls
 from unmask.tokens.special import ROLES, Vocabulary, sentinel
+from unmask.tokens.start import started
 from unmask.tokens.tokenizer import Tokenizer
 
 SENTINELS = 100
 """As many as T5 has; a longer text gets more, so that they never run out here."""
+COPIES = 16
+"""Of the text's beginning, by which it is seen whether an objective changes along the run."""
+POINTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _HAN = "\u2e80-\u2fff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _SIGNS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e31\u0e34-\u0e4e"
 _PIECE = re.compile(rf"[{_HAN}]|(?:(?![{_HAN}])[\w{_SIGNS}])+|[^\w\s]")
@@ -84,9 +89,15 @@ class Inside:
 
     def part(self, number: int) -> Inside:
         """One of the texts."""
-        here = slice(int(self.start[number]), int(self.start[number + 1]))
-        ids = self.ids[here]
-        return Inside(ids, starts([len(ids)]), self.word[here], self.sentence[here])
+        return self._within(int(self.start[number]), int(self.start[number + 1]))
+
+    def beginning(self, most: int = 64) -> Inside:
+        """Of one text: its first tokens."""
+        return self._within(0, most)
+
+    def _within(self, begin: int, end: int) -> Inside:
+        ids = self.ids[begin:end]
+        return Inside(ids, starts([len(ids)]), self.word[begin:end], self.sentence[begin:end])
 
     def turned(self) -> Inside:
         """Of one text: its second half, then its first."""
@@ -110,7 +121,7 @@ class Splitter:
         """`text`: all that will be split, from which the stub takes its words; it has what `objectives` ask for."""
         if tokenizer is not None:
             return Splitter(tokenizer.vocabulary, tokenizer.token, tokenizer)
-        stub = Words.of(text, sorted({name for o in objectives for name in controls_of(o)}))
+        stub = Words.of(text, sorted({name for o in objectives for name in spelt_controls(o)}))
         names = {i: name for name, i in stub.table.items()}
         return Splitter(stub.vocabulary, names.__getitem__, stub=stub)
 
@@ -136,7 +147,13 @@ class Splitter:
 
 
 def read(
-    text: str, objective: Objective, tokenizer: Tokenizer | None, seed: int, count: int, target: str | None = None
+    text: str,
+    objective: Objective,
+    tokenizer: Tokenizer | None,
+    seed: int,
+    count: int,
+    target: str | None = None,
+    progress: float = 0.0,
 ) -> Reading:
     """`count` copies of a text, with the fields that the objective needs; target: what pairs writes for it."""
     split, needs = Splitter.of(tokenizer, f"{text}\n{target or ''}", [objective]), objective.needs
@@ -157,9 +174,26 @@ def read(
     if has_generator(objective):
         notes.append(NOTE)
     first, *others = (inside.part(k) for k in range(len(inside.start) - 1))
-    rows = copies(first, needs, seed, count, *others)
+    vocabulary = started(objective, split.vocabulary)
+    rows = moved(copies(first, needs, seed, count, *others), progress)
+    tried = copies(first.beginning(), needs, seed, COPIES, *(other.beginning() for other in others))
+    if _changes(objective, tried, vocabulary):
+        notes.append(f"at {progress:.3g} of the run, along which this objective changes (--progress 0 … 1)")
     second = "target" if "target" in needs else "partner"
-    return Reading(rows, split.vocabulary, split.spell, tuple(notes), second)
+    return Reading(rows, vocabulary, split.spell, tuple(notes), second)
+
+
+def moved(rows: Rows, progress: float) -> Rows:
+    """The rows at a point of the run: its end is the last point before 1."""
+    progress = min(progress, 1 - 2**-30)
+    partner = None if rows.partner is None else moved(rows.partner, progress)
+    return replace(rows, progress=progress, partner=partner)
+
+
+def _changes(objective: Objective, rows: Rows, vocabulary: Vocabulary) -> bool:
+    """Whether the same noise makes other examples later in the run."""
+    first, *later = (objective(moved(rows, p), vocabulary).stream.tokens for p in POINTS)
+    return any(not np.array_equal(first, other) for other in later)
 
 
 def copies(text: Inside, needs: frozenset[str], seed: int, count: int, other: Inside | None = None) -> Rows:
@@ -191,34 +225,3 @@ def spans_of(word: np.ndarray, count: int) -> np.ndarray:
     one = np.stack([begins[first], begins[np.minimum(first + 2, len(begins) - 1)]], 1)
     moves = starts(np.full(count, len(word)))[:-1]
     return np.asarray((one[None] + moves[:, None, None]).reshape(-1, 2))
-
-
-# ---------------------------------------------------------------- control tokens without a role
-
-
-@dataclass(frozen=True, eq=False)
-class _Listening(Vocabulary):
-    """Answers every question for a control token, and keeps those that it had no answer to."""
-
-    heard: set[str] = field(default_factory=set)
-
-    def find(self, role: str) -> int | None:
-        found = super().find(role)
-        if found is None:
-            self.heard.add(role)
-        return self.unk if found is None else found
-
-
-def controls_of(objective: Objective) -> set[str]:
-    """Spellings of the control tokens without a role that an objective asks a vocabulary for.
-
-    >>> from unmask.objectives import UL2, Masked
-    >>> controls_of(Masked()), sorted(controls_of(UL2.ul2()))
-    (set(), ['[NLG]', '[NLU]', '[S2S]'])
-    """
-    base = Words.of("a b c d e f g h . i j k l .")
-    found = _Listening(**{f.name: getattr(base.vocabulary, f.name) for f in fields(Vocabulary)})
-    ids = base.ids("a b c d e f g h . i j k l .")
-    text = Inside(ids, starts([len(ids)]), np.ones(len(ids), bool), np.arange(len(ids)) % 9 == 0)
-    objective(copies(text, objective.needs, 0, 16), found)
-    return found.heard

@@ -16,6 +16,7 @@ import numpy as np
 
 from unmask.batch import QUERY, Examples, Head, Stream, Targets
 from unmask.objectives.base import Objective
+from unmask.objectives.sound import require_sound
 from unmask.show.generator import NAMES, has_generator, sampled
 from unmask.show.reading import Reading
 
@@ -25,7 +26,7 @@ _MORE = ("group", "extra", "draw")
 
 def records(objective: Objective, reading: Reading) -> list[dict[str, Any]]:
     """One record for each copy of the text."""
-    examples, corrupt = objective(reading.rows, reading.vocabulary), None
+    examples, corrupt = require_sound(objective, reading.rows, reading.vocabulary), None
     if has_generator(objective):
         examples, corrupt = sampled(reading.rows, examples)
     return [record(objective, reading, examples, r, corrupt) for r in range(len(reading.rows.lengths))]

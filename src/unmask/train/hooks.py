@@ -31,7 +31,8 @@ class Metrics:
         {"step": 7, "evaluation": {"loss": …, …}}
 
     Counters are cumulative; `seconds` are those of training alone; `loss` is of the whole update, in nats, null
-    where an update had no target.
+    where an update had no target: what is trained, over all targets, where the evaluation's is over content targets
+    (no sentinels, no ends), so of sparse objectives it is the smaller one.
     """
 
     def __init__(self, path: Path, keep_to: int) -> None:
@@ -223,17 +224,18 @@ class Progress:
         self.status.update(text)
 
     def text(self, line: Mapping[str, Any], total: int | None) -> str:
-        """One line of text from a line of metrics.
+        """One line of text from a line of metrics. Its loss is what is trained: of all targets, sentinels and ends too,
+        which the held-out loss leaves out.
 
         >>> Progress().text({"step": 8, "seconds": 4.0, "tokens": 800, "loss": 2.5, "terms": {"a/b": 2.5}}, 16)
-        'step 8/16 · loss 2.500 · 200 tokens/s · 0:04 left'
+        'step 8/16 · loss 2.500 of all targets · 200 tokens/s · 0:04 left'
         """
         step, seconds, tokens = self.mark or (0, 0.0, 0)
         if step >= line["step"]:
             step, seconds, tokens = 0, 0.0, 0
         spent = max(line["seconds"] - seconds, 1e-9)
         terms = line["terms"]
-        loss = "loss " + _number(line["loss"])
+        loss = "loss no targets" if line["loss"] is None else f"loss {line['loss']:.3f} of all targets"
         if len(terms) > 1:
             loss += " (" + ", ".join(f"{name} {_number(value)}" for name, value in terms.items()) + ")"
         parts = [f"step {line['step']}/{total or '?'}", loss, f"{(line['tokens'] - tokens) / spent:,.0f} tokens/s"]

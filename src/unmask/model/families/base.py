@@ -140,6 +140,7 @@ class Family:
     visibility: str = "causal"
     two_stacks: bool = False
     offset_from_pad: bool = False  # learned positions start after the pad id (RoBERTa)
+    ids: tuple[str, ...] = ()  # roles beside pad, bos and eos whose ids the config class has, with defaults of its own
     head_names: tuple[str, ...] = ("lm_head.", "cls.")  # beginnings of head tensors, which have no prefix
     renames: Mapping[str, str] = field(default_factory=dict)  # parts of names in some files → those of `rows`
     decide: Callable[[ModelConfig, Callable[[str], Tensor | None]], dict[str, Any]] = lambda c, tensor: {}

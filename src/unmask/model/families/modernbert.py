@@ -116,6 +116,7 @@ MODERNBERT = Family(
     prefix="model.",
     classes={"": "ModernBertModel", "lm": "ModernBertForMaskedLM"},
     visibility="bidirectional",
+    ids=("cls", "sep"),
     head_names=("head.", "decoder."),
     rows=(
         *pair("embedding", "model.embeddings.tok_embeddings", bias=False),

@@ -191,10 +191,14 @@ def test_a_score_is_the_exact_sum_or_refused(name: str) -> None:
         assert f"a model of {CASES[name].type} " in refusal(lambda: lm.score("the cat"))
     for plan in plans:
         long = ["ab" * 60]
-        for context in ("", "so "):
+        pairs = isinstance(CASES[name], Supervised)  # whose texts have no probability without a source
+        for context in ("so ",) if pairs else ("", "so "):
             for text, s in zip(TEXTS + long, lm.score(TEXTS + long, context, plan), strict=True):
                 assert s.logprob == pytest.approx(log_p[words().encode(text)].sum(), rel=1e-6), (plan, text)
                 assert s.tokens == len(words().encode(text)) and s.plan == plan
+        if pairs:
+            assert "a source" in refusal(lambda: lm.score("the cat"))
+            continue
         part = lm.score("the cat sat", plan=plan, only=[(4, 7)])[0]
         assert part.logprob == pytest.approx(log_p[words().encode("cat")].sum(), rel=1e-6), plan
     others: tuple[Plan, ...] = ("left_to_right", "pseudo", "infill", "decoder")
@@ -213,7 +217,7 @@ def test_ends_are_scored_where_training_asked_for_them(name: str, plan: Plan) ->
     final = getattr(CASES[name], "final_sentinel", False) and plan == "decoder"
     last = v.need("sep") if name == "unilm-next" else int(v.sentinels[1]) if final else v.need("eos")
     for text, tokens in (("the cat", ids), ("", ids[:0])):
-        s = lm.score(text, plan=plan, end=True)[0]
+        s = lm.score(text, "so" if isinstance(CASES[name], Supervised) else None, plan, end=True)[0]
         assert s.logprob == pytest.approx(log_p[tokens].sum() + log_p[last], rel=1e-6)
         assert words().token(last) in s.event
 
@@ -232,7 +236,7 @@ EVENTS = {
     ("dropped", "infill"): "nothing in its place",
     ("bart", "infill"): "[MASK] in its place of the source, what precedes it written already",
     ("mass", "infill"): "[MASK] in its place",
-    ("pairs", "left_to_right"): "log p(text | source [EOS], [BOS])",
+    ("pairs", "left_to_right"): "log p(text | source context [EOS], [BOS])",
     ("unilm-next", "left_to_right"): "log p(text | [CLS])",
     ("unilm", "left_to_right"): "log p(text | [CLS]), each token as [MASK] behind those before it",
     ("nsp", "pseudo"): "between [CLS] and [SEP]",
@@ -243,7 +247,8 @@ EVENTS = {
 @pytest.mark.parametrize(("name", "plan"), EVENTS)
 def test_the_event_says_what_was_given(name: str, plan: Plan) -> None:
     lm, _ = stub_of(CASES[name])
-    assert EVENTS[name, plan] in lm.score("the cat", plan=plan)[0].event
+    source = "so" if isinstance(CASES[name], Supervised) else None
+    assert EVENTS[name, plan] in lm.score("the cat", source, plan=plan)[0].event
 
 
 def test_the_event_of_a_permuted_text_names_its_context_beside_its_length() -> None:

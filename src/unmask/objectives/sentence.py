@@ -252,8 +252,8 @@ class SentenceOrder(SentencePair):
     Texts are whole sentences and nothing is truncated, so either half begins and ends as sentences do, and where it
     is cut no length tells which was first (`pairs.mirrored`). A text of one sentence, a part of one that is too long
     for the context, or one whose halves differ too much has no question: cut inside, they would tell their order by
-    themselves. A run says the share that has one. So they do
-    under boundary="token" wherever a text begins or ends with its document. Half are swapped of every two samples;
+    themselves, as they do under boundary="token" wherever a text begins or ends with its document. A run says the
+    share that has one. Half are swapped of every two samples;
     in a mixture, which deals them to its parts, on average.
 
     >>> from unmask.objectives.show import toy

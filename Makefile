@@ -3,16 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow test-browser check format clean
 
 demo: $(STAMP)
 	$(BIN)/unmask demo $(if $(CORPUS),"$(CORPUS)") --out $(or $(OUT),runs/demo)
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not browser"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+test-browser: $(STAMP)
+	@command -v chromium >/dev/null || { echo "needs a browser: apt-get install chromium" >&2; exit 2; }
+	$(BIN)/python -m pytest -m browser tests
 
 check: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks

@@ -10,12 +10,26 @@ import sys
 
 import typer
 
-from unmask.cli import convert, data, inspect, models, prepare, show, tokenizer
+from unmask.cli import compare, convert, data, inspect, lab, models, prepare, scale, show, tokenizer, world
 from unmask.cli.output import app
 from unmask.errors import UserError
 from unmask.process import patient_threads
 
-__all__ = ["app", "convert", "data", "inspect", "main", "models", "prepare", "show", "tokenizer"]
+__all__ = [
+    "app",
+    "compare",
+    "convert",
+    "data",
+    "inspect",
+    "lab",
+    "main",
+    "models",
+    "prepare",
+    "scale",
+    "show",
+    "tokenizer",
+    "world",
+]
 
 
 def main() -> None:

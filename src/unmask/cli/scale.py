@@ -1,0 +1,172 @@
+"""The verbs of scaling laws: fit, run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unmask.cli.output import Json, app, emit
+from unmask.errors import UserError
+
+if TYPE_CHECKING:
+    from unmask.scale.study import Asked, Study
+
+scale_app = typer.Typer(help="Fit scaling laws to runs, or train a ladder of sizes and budgets.", no_args_is_help=True)
+app.add_typer(scale_app, name="scale")
+
+NCounts = Annotated[
+    str,
+    typer.Option(
+        help="What counts as N: all parameters; body: without embeddings and heads; flops: FLOPs a token / 6."
+    ),
+]
+HoldOutName = Annotated[str, typer.Option(help="largest: leave the runs of the largest budget out, and predict them.")]
+Budgets = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--budget",
+        help="FLOPs to find the best N and D for (may be repeated).",
+        show_default="ten times the largest fitted",
+    ),
+]
+Resamples = Annotated[int, typer.Option(help="Of the bootstrap.")]
+Seed = Annotated[int, typer.Option(help="Of the bootstrap.", min=0)]
+OWN = ("sizes", "budgets", "out", "resume", "cache", "jobs")
+
+
+@scale_app.command("fit")
+def scale_fit(
+    file: Annotated[
+        str, typer.Argument(help="Points: a .jsonl or .csv file of n, d, loss [flops, n_body].", show_default=False)
+    ],
+    n_counts: NCounts = "all",
+    holdout: HoldOutName = "none",
+    budget: Budgets = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    out: Annotated[
+        str | None, typer.Option(help="Also write results.json and picture.svg there.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit L(N, D) = E + A / N^α + B / D^β to points: unmask scale fit points.csv --holdout largest --out DIR"""
+    from unmask.scale.points import read_points
+    from unmask.scale.report import results, write
+    from unmask.scale.study import study
+
+    asked = _asked(n_counts, holdout, budget, resamples, seed)
+    points = read_points(file, asked.counted)
+    found = study(points, asked)
+    if out is not None:
+        write(found, Path(out), results(found, f"unmask scale fit {file} {_spoken(asked)}", f"Scaling law of {file}"))
+    _print(found, out, as_json)
+
+
+@scale_app.command("run")
+def scale_run(
+    recipe: Annotated[
+        str, typer.Argument(help="A shipped recipe's name, or the path of a YAML file.", show_default=False)
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="sizes=1M,2M,4M budgets=1e13,1e14 (FLOPs) out=DIR [resume=auto] [jobs=2] [cache=DIR], and the "
+            "recipe's own, such as corpus=my.txt",
+            show_default=False,
+        ),
+    ] = None,
+    n_counts: NCounts = "all",
+    holdout: HoldOutName = "none",
+    budget: Budgets = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Train every size for every budget: unmask scale run decoder-small corpus=my.txt sizes=… budgets=… out=DIR
+
+    Writes points.jsonl, results.json, picture.svg and the runs. With resume=auto it goes on where it was stopped, and
+    finished runs are not run again; sizes and budgets may be added.
+    """
+    from unmask.model.advise import parse_count
+    from unmask.recipe import load_recipe
+    from unmask.scale.train import run
+
+    own: dict[str, str] = {}
+    rest: list[str] = []
+    for text in settings or []:
+        key, _, value = text.partition("=")
+        if key in OWN:
+            own[key] = value
+        else:
+            rest.append(text)
+    if any(text.startswith("budget.") for text in rest):
+        raise UserError("a ladder has several budgets: give budgets=1e13,1e14 (FLOPs) instead of budget.…")
+    if missing := [key for key in ("sizes", "budgets", "out") if not own.get(key)]:
+        raise UserError(f"no {missing[0]}: give sizes=1M,2M,4M budgets=1e13,1e14 out=DIR")
+    asked = _asked(n_counts, holdout, budget, resamples, seed)
+    found = run(
+        load_recipe(recipe, rest),
+        [parse_count(s) for s in own["sizes"].split(",")],
+        [_flops(b) for b in own["budgets"].split(",")],
+        own["out"],
+        asked,
+        command=" ".join(["unmask scale run", recipe, *(settings or []), _spoken(asked)]),
+        resume=own.get("resume", "never"),
+        jobs=_whole("jobs", own["jobs"]) if own.get("jobs") else None,
+        cache=own.get("cache"),
+        say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+    )
+    _print(found, own["out"], as_json)
+
+
+def _asked(n_counts: str, holdout: str, budgets: list[float] | None, resamples: int, seed: int) -> Asked:
+    from unmask.scale.study import Asked
+
+    counted: Any = n_counts
+    held: Any = holdout
+    return Asked(counted, held, tuple(budgets or ()), resamples, seed)
+
+
+def _spoken(asked: Asked) -> str:
+    budgets = "".join(f" --budget {b:g}" for b in asked.budgets)
+    return (
+        f"--n-counts {asked.counted} --holdout {asked.holdout}{budgets} --resamples {asked.resamples} "
+        f"--seed {asked.seed}"
+    )
+
+
+def _flops(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"budgets={text} is no number of FLOPs: write 1e13") from None
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"{name}={text} is no whole number") from None
+
+
+def _print(found: Study, out: str | None, as_json: bool) -> None:
+    from unmask.cli.table import table
+    from unmask.scale.report import tables
+
+    if as_json:
+        return emit(found.summary())
+    for one in tables(found)[:-1]:  # the points are in results.json
+        print(f"{one.title}\n")
+        rows = [dict(zip(one.columns, map(_shown, row), strict=True)) for row in one.rows]
+        print("\n".join([*table(rows), *([f"  ({one.note})"] if one.note else []), ""]))
+    for note in found.notes:
+        print(f"note: {note}")
+    if out is not None:
+        print(f"results.json, picture.svg: {out}")
+
+
+def _shown(value: Any) -> Any:
+    return f"{value:.4g}" if isinstance(value, float) else value

@@ -1,0 +1,102 @@
+"""How many updates a study's budget buys a run, and where its milestones are.
+
+Decided for each seed by itself: rows are packed by seed, so an update's cost differs between seeds, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmask.batch import Batch
+from unmask.config import BudgetConfig, CheckpointConfig
+from unmask.data.shards import Prepared
+from unmask.errors import UserError
+from unmask.recipe import Recipe
+from unmask.run import batch_flops, resolve, training_loader
+from unmask.train.plan import steps_within
+
+EXACT = 1024
+"""Updates that are all built and added up; of a longer run as many are, spread evenly over it."""
+LEAST = 2
+"""Updates between two milestones."""
+SPARE = 16
+"""Checkpoints that stops may leave beside those of the milestones."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A study's: an amount of a unit, and of minutes how long an update takes (None: not known)."""
+
+    unit: str
+    amount: float
+    seconds: float | None = None
+
+    def updates(self, recipe: Recipe, text: Prepared) -> int:
+        """That it buys a run of this recipe and its seed."""
+        if self.unit == "steps":
+            return int(self.amount)
+        if self.unit == "minutes":
+            if self.seconds is None:
+                raise UserError("budget.minutes: no update could be timed in so short a time, so give more minutes")
+            return max(1, int(60 * self.amount / self.seconds))
+        recipe = resolve(recipe, text.tokenizer)
+        loader = training_loader(recipe, text)
+
+        def flops(batch: Batch) -> float:
+            return batch_flops(recipe.model, batch, recipe.objective)
+
+        def cost(step: int) -> float:
+            batches = loader(step, min(step / about, 1 - 1 / about))
+            return sum(flops(b) if self.unit == "flops" else b.counts()[self.unit] for b in batches)
+
+        given = BudgetConfig.model_validate({self.unit: self.amount})
+        about = steps_within(given, loader, flops) or 1
+        if about > EXACT:
+            return max(1, round(self.amount / float(np.mean([cost(s) for s in spread(about, EXACT)]))))
+        spent, step, last = 0.0, 0, 0.0
+        while spent < self.amount:
+            last = cost(step)
+            spent, step = spent + last, step + 1
+        return max(1, step - (spent - self.amount > last / 2))
+
+
+def shortened(recipe: Recipe, updates: int, share: float, count: int) -> tuple[Recipe, list[int]]:
+    """The recipe of a run for a share of so many updates, and its milestones.
+
+    Of a shorter run the warm-up is shortened, too. Checkpoints stay at the milestones, beside what stops leave.
+    """
+    steps = updates if share == 1 else max(1, round(share * updates))
+    at = milestones(steps, count) if count > 1 else [steps]
+    train = recipe.train
+    if share != 1:
+        train = train.model_copy(update={"warmup_steps": round(train.warmup_steps * share)})
+    checkpoint = CheckpointConfig(every=at[0], keep=len(at) + SPARE)
+    return recipe.model_copy(update={"train": train, "budget": BudgetConfig(steps=steps), "checkpoint": checkpoint}), at
+
+
+def spread(updates: int, count: int) -> list[int]:
+    """`count` updates spread evenly over a run; all of a shorter one.
+
+    >>> spread(10, 4), spread(3, 4)
+    ([0, 2, 5, 7], [0, 1, 2])
+    """
+    return sorted({i * updates // count for i in range(count)})
+
+
+def milestones(updates: int, count: int) -> list[int]:
+    """Multiples of one number of updates, and the run's end: as near to equal parts of it as those come.
+
+    >>> milestones(2500, 5), milestones(1003, 4), milestones(11, 4)
+    ([500, 1000, 1500, 2000, 2500], [251, 502, 753, 1003], [3, 6, 9, 11])
+    """
+    if updates < LEAST * count:
+        raise UserError(
+            f"the budget buys {updates} updates, too few for {count} milestones: give a larger budget, or "
+            f"milestones={max(1, updates // LEAST)}"
+        )
+    every = round(updates / count)
+    if every * (count - 1) >= updates:
+        every = updates // count
+    return [*(every * k for k in range(1, count)), updates]

@@ -1,0 +1,85 @@
+"""The sections that show what went in and came out: tables of a laboratory, samples, settings, environment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from unmask.compare.page.markup import Html, join, more, number, short, table, tag
+from unmask.compare.results import Results
+
+
+def tables(results: Results) -> Html:
+    def cell(value: str | float | int | None) -> str:
+        if isinstance(value, bool) or value is None or isinstance(value, str):
+            return "–" if value is None else str(value)
+        return f"{value:,}" if isinstance(value, int) else number(value) if abs(value) < 1e4 else short(value)
+
+    return join(
+        table(t.title, t.columns, [[cell(v) for v in row] for row in t.rows], note=t.note) for t in results.tables
+    )
+
+
+def samples(results: Results) -> Html:
+    """Answers to one prompt stand together; the first prompt is open."""
+    asked: dict[str, list[Html]] = {}
+    for entry in results.entries:
+        for run in entry.runs:
+            for sample in run.samples:
+                who = tag("dt", entry.name, tag("span", f"seed {run.seed}", class_="note"))
+                asked.setdefault(sample.asked, []).append(join([who, tag("dd", tag("pre", sample.answer))]))
+    return join(
+        more(tag("code", prompt) if prompt else "without a prompt", tag("dl", *answers, class_="samples"), open_=k == 0)
+        for k, (prompt, answers) in enumerate(asked.items())
+    )
+
+
+def settings(results: Results) -> Html:
+    """What differs between entries first, then what all share."""
+    flat = [flattened(entry.settings) for entry in results.entries]
+    names = list(dict.fromkeys(name for one in flat for name in one))
+    differ: list[tuple[str, list[str]]] = []
+    shared: list[tuple[str, list[str]]] = []
+    for name in names:
+        values = [one.get(name, "–") for one in flat]
+        (shared if len(set(values)) == 1 else differ).append((name, values))
+    parts = []
+    if differ:
+        rows = [[tag("code", name), *values] for name, values in differ]
+        parts.append(table("Settings that differ", ["setting", *(e.name for e in results.entries)], rows))
+    if shared:
+        rows = [[tag("code", name), values[0]] for name, values in shared]
+        title = "Settings that all entries share" if len(flat) > 1 else "Settings"
+        parts.append(more(f"{title} ({len(rows)})", table(title, ["setting", "value"], rows, titled=False)))
+    return join(parts)
+
+
+def flattened(settings: dict[str, Any], before: str = "") -> dict[str, str]:
+    """Nested settings under dotted names, as text.
+
+    >>> flattened({"model": {"layers": 2, "heads": [1, 2]}, "seed": None})
+    {'model.layers': '2', 'model.heads': '[1, 2]', 'seed': 'null'}
+    """
+    out: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            out |= flattened(value, f"{before}{name}.")
+        else:
+            out[f"{before}{name}"] = (
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            )
+    return out
+
+
+def environment(results: Results) -> Html:
+    held = flattened(results.environment)
+    parts = [tag("p", results.contamination, class_="lead")] if results.contamination else []
+    if held:
+        parts.append(
+            table("Environment", ["of", "value"], [[tag("code", n), v] for n, v in held.items()], titled=False)
+        )
+    return join(parts)
+
+
+def notes(results: Results) -> Html:
+    return tag("ul", *(tag("li", note) for note in results.notes)) if results.notes else Html("")

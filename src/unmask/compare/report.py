@@ -1,0 +1,76 @@
+"""The page of a study: report.html holds all of it (style, script, pictures) and asks no network for anything.
+
+The page draws the record of `results` and nothing else. It is read without a script too: the script only chooses
+among the pictures that stand in the page, and changes between light and dark. A content policy in the page lets
+nothing else run or load.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+from collections.abc import Callable
+from pathlib import Path
+from string import Template
+
+from unmask.compare.page import record, sections
+from unmask.compare.page.curves import AXES
+from unmask.compare.page.markup import Html, join, several, short, tag, text
+from unmask.compare.page.verdict import verdict
+from unmask.compare.results import Results
+
+SECTIONS: tuple[tuple[str, str, Callable[[Results], Html]], ...] = (
+    ("verdict", "Which differences are real", verdict),
+    ("claims", "Claims", sections.claims),
+    ("curves", "Learning curves", sections.learning),
+    ("final", "Final values", sections.finals),
+    ("comparisons", "Comparisons", sections.comparisons),
+    ("tables", "Tables", record.tables),
+    ("abilities", "What each can do", sections.abilities),
+    ("cost", "Cost", sections.cost),
+    ("tuning", "Tuning", sections.tuning),
+    ("samples", "Samples", record.samples),
+    ("settings", "Settings", record.settings),
+    ("environment", "Environment", record.environment),
+    ("notes", "Notes", record.notes),
+)
+
+
+def write_report(results: Results, folder: Path) -> Path:
+    """report.html in a folder."""
+    file = folder / "report.html"
+    file.write_text(page(results), encoding="utf-8")
+    return file
+
+
+def page(results: Results) -> str:
+    """The whole page."""
+    held = importlib.resources.files("unmask.compare") / "page"
+    style, script, template = (
+        (held / f"report.{kind}").read_text(encoding="utf-8").strip() for kind in ("css", "js", "html")
+    )
+    made = [(name, title, inside) for name, title, draw in SECTIONS if (inside := draw(results))]
+    drawn = (
+        tag("section", tag("h2", title, id=f"{name}-title"), inside, id=name, aria_labelledby=f"{name}-title")
+        for name, title, inside in made
+    )
+    links = (tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in made)
+    return Template(template).substitute(
+        title=text(results.title),
+        command=text(results.command),
+        facts=_facts(results),
+        style=style,
+        script=script,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        links=join(links),
+        sections=join(drawn, "\n"),
+    )
+
+
+def _facts(results: Results) -> Html:
+    """A line of how much was compared."""
+    units = {axis.name: axis.label for axis in AXES}
+    facts = [several(n, what) for n, what in ((len(results.entries), "entry"), (len(results.seeds), "seed")) if n]
+    facts += [f"budget {short(value)} {units.get(name, name)}" for name, value in results.budget.items()]
+    return tag("p", " · ".join(facts), class_="facts") if facts else Html("")

@@ -1,0 +1,269 @@
+"""`unmask compare`: every entry with every seed under one budget, measured alike, written down as one record.
+
+DIR/study.yaml       what was asked, frozen before the first run (`settings`)
+DIR/plan.json        what was decided before it (`planning`)
+DIR/jobs, runs, tuning   a process for each entry and seed, and for each trial (`jobs`, `job`)
+DIR/results.json     the record (`results`), and report.html, which draws it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from unmask.compare import jobs, tuning
+from unmask.compare.collecting import collected
+from unmask.compare.job import Spec
+from unmask.compare.jobs import Job
+from unmask.compare.planning import Plan, planned
+from unmask.compare.report import write_report
+from unmask.compare.results import Results, Tuning
+from unmask.compare.settings import STUDY, Study, frozen, keep, sort_out, written_out
+from unmask.compare.statistics import compared
+from unmask.config import BudgetConfig
+from unmask.errors import UserError
+from unmask.recipe import Recipe
+from unmask.train.devices import choose_device
+
+Say = Callable[[str], None]
+TIMED, LEAST_TIMED = 0.05, 0.1
+"""Share of a budget in minutes that goes into timing an update, and the least minutes."""
+WAIT = 20.0
+"""Seconds that the processes of a killed study are given to end."""
+
+
+def compare(
+    *entries: str | Path,
+    out: str | Path,
+    resume: str = "never",
+    processes: int | None = None,
+    cache: str | Path | None = None,
+    say: Say | None = None,
+    command: str = "",
+    **settings: Any,
+) -> Results:
+    """Compare recipes under one budget and write the study to `out`.
+
+    entries: as on the command line (`settings`): "encoder-small", "bert=encoder-small:objective.preset=bert", a file.
+    settings: seeds, tune, milestones, suites, limit, and overrides of every recipe with `__` for the dot:
+    ``compare("encoder-small", "decoder-small", out="s", corpus="my.txt", budget__flops=1e13, seeds=5, tune="lr:4")``.
+    resume: never refuses a directory that holds a study, auto continues it or starts, must continues it.
+    processes: jobs at a time; None = one for each core, or for each GPU.
+    """
+    say = say or _print
+    given = {key.replace("__", "."): value for key, value in settings.items()}
+    study = frozen(entries, given, command or _command(entries, given))
+    if processes is not None and processes < 1:
+        raise UserError(f"processes={processes} runs nothing: give at least 1")
+    place = Path(out)
+    study = keep(study, place, resume)
+    with _alone(place) as hold:
+        try:
+            return _run(study, place, processes, cache, say, hold)
+        except KeyboardInterrupt:
+            say(f"stopped; resume=auto continues the study in {place}")
+            raise
+
+
+def compare_words(words: Sequence[str], say: Say | None = None) -> tuple[Path, Results]:
+    """The same from words of a command line; also where the study lies."""
+    entries, settings = sort_out(words)
+    own = {key: settings.pop(key) for key in ("out", "resume", "processes", "cache") if key in settings}
+    if not own.get("out"):
+        raise UserError("no place for the study: give out=DIR")
+    number = own.get("processes")
+    if number is not None and not str(number).isdigit():
+        raise UserError(f"processes={number} is no whole number")
+    told = [w for w in words if w.partition("=")[0] not in ("resume", "processes", "cache")]
+    found = compare(
+        *entries,
+        out=own["out"],
+        resume=own.get("resume", "never"),
+        processes=None if number is None else int(number),
+        cache=own.get("cache"),
+        say=say,
+        command=" ".join(["unmask compare", *told]),
+        **settings,
+    )
+    return Path(own["out"]), found
+
+
+def _print(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _command(entries: Sequence[str | Path], settings: Mapping[str, Any]) -> str:
+    return " ".join(["unmask compare", *map(str, entries), *(f"{k}={v}" for k, v in settings.items())])
+
+
+def _run(
+    study: Study, out: Path, processes: int | None, cache: str | Path | None, say: Say, hold: int | None
+) -> Results:
+    recipes = {name: study.recipe(name) for name in study.entries}
+    gpus = _gpus(recipes.values())
+    at_once = processes or gpus or _cores()
+    kept = None if cache is None else str(Path(cache).absolute())
+
+    def do(listed: Sequence[Job]) -> list[dict[str, Any]]:
+        return jobs.run(listed, at_once, say, gpus, hold)
+
+    plan = planned(study, out, cache, say, lambda: _pace(study, recipes, out, kept, do))
+    tunings = _tuned(study, plan, recipes, out, kept, say, do)
+    listed = [
+        _job(study, plan, name, seed, recipe, tunings, out, kept)
+        for name, recipe in recipes.items()
+        for seed in study.seeds
+    ]
+    found = do(listed)
+    results = collected(study, plan, [(j.name, j.spec, r) for j, r in zip(listed, found, strict=True)], tunings)
+    results = results.model_copy(update={"comparisons": compared(results)})
+    results.write(out)
+    write_report(results, out)
+    return results
+
+
+def _gpus(recipes: Iterable[Recipe]) -> int:
+    """How many GPUs there are to share out; 0 where any entry runs on the CPU."""
+    if any(choose_device(recipe.device).type != "cuda" for recipe in recipes):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# ---------------------------------------------------------------- the jobs
+
+
+def _file(out: Path, *parts: str | int) -> Path:
+    return out / "jobs" / "-".join(map(str, parts))
+
+
+def _pace(
+    study: Study,
+    recipes: Mapping[str, Recipe],
+    out: Path,
+    cache: str | None,
+    do: Callable[[Sequence[Job]], list[dict[str, Any]]],
+) -> dict[str, float]:
+    """Seconds of an update of each entry, by training it for a moment, as many side by side as in the study."""
+    listed = []
+    for name, recipe in recipes.items():
+        short = recipe.model_copy(
+            update={
+                "budget": BudgetConfig(minutes=max(TIMED * study.budget["minutes"], LEAST_TIMED)),
+                "seed": study.seeds[0],
+            }
+        )
+        spec = Spec("time", written_out(short), f"timing/{name}", cache)
+        listed.append(Job(f"{name}, timing", _file(out, name, "time"), spec))
+    found = [(job, result["seconds_per_step"]) for job, result in zip(listed, do(listed), strict=True)]
+    return {name: s for name, (_, s) in zip(recipes, found, strict=True) if s}
+
+
+def _tuned(
+    study: Study,
+    plan: Plan,
+    recipes: Mapping[str, Recipe],
+    out: Path,
+    cache: str | None,
+    say: Say,
+    do: Callable[[Sequence[Job]], list[dict[str, Any]]],
+) -> dict[str, tuple[float, Tuning]]:
+    """Entry → the factor of its learning rates, and its trials; empty where none was asked for."""
+    tune = study.tune
+    if tune is None:
+        return {}
+    listed: dict[str, list[Job]] = {}
+    for name, recipe in recipes.items():
+        p = plan.entries[name]
+        listed[name] = [
+            Job(
+                f"{name}, trial {k + 1} of {tune.count}",
+                _file(out, name, "trial", k),
+                Spec(
+                    "trial",
+                    written_out(tuning.trial(recipe, tune, factor)),
+                    f"tuning/{name}/{k}",
+                    cache,
+                    budget=astuple(study.budgeted(p.seconds)),
+                    share=tune.share,
+                ),
+                tune.share * p.flops,
+                max(1, round(tune.share * p.updates)),
+            )
+            for k, factor in enumerate(tuning.factors(tune.count))
+        ]
+    found = iter(do([job for own in listed.values() for job in own]))
+    chosen = {}
+    for name, own in listed.items():
+        chosen[name] = tuning.chosen(name, recipes[name], tune, [next(found) for _ in own])
+        record = chosen[name][1]
+        marks = (" (at the edge of what was tried)" if record.edge else "") + (
+            " (still falling at its end)" if record.falling else ""
+        )
+        say(f"{name}: learning rate {record.chosen:.3g} of {len(record.values)}{marks}")
+    return chosen
+
+
+def _job(
+    study: Study,
+    plan: Plan,
+    name: str,
+    seed: int,
+    recipe: Recipe,
+    tunings: Mapping[str, tuple[float, Tuning]],
+    out: Path,
+    cache: str | None,
+) -> Job:
+    """One run of the study."""
+    p = plan.entries[name]
+    train = tuning.scaled(recipe.train, tunings[name][0]) if name in tunings else recipe.train
+    spec = Spec(
+        "run",
+        written_out(recipe.model_copy(update={"train": train, "seed": seed})),
+        f"runs/{name}/{seed}",
+        cache,
+        budget=astuple(study.budgeted(p.seconds)),
+        milestones=study.milestones,
+        loss=p.loss,
+        suites={suite: (asked.path, asked.limit) for suite, asked in study.suites.items()},
+        prompts=plan.prompts if seed == study.seeds[0] else (),
+    )
+    return Job(f"{name}, seed {seed}", _file(out, name, seed), spec, p.flops, p.updates)
+
+
+# ---------------------------------------------------------------- one study at a time
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[int | None]:
+    """Hold the study's lock, which its processes hold, too: they end soon after a parent that was killed."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield None
+        return
+    with (out / ".lock").open("w") as file:
+        begun = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() - begun > WAIT:
+                    raise UserError(
+                        f"{out / STUDY} is being run by another process: wait for it, or end it first"
+                    ) from None
+                time.sleep(0.1)
+        yield file.fileno()

@@ -1,0 +1,160 @@
+"""A laboratory: a name, statements, and a function that measures.
+
+`perform` runs one into a folder: results.json (the record), report.html (the page), and a picture where it has one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from unmask.compare.report import write_report
+from unmask.compare.results import Claim, Results
+from unmask.errors import UserError, nearest
+
+Found = TypeVar("Found")
+Verdict = tuple[bool | None, str]
+"""Whether a statement holds (None = it could not be decided), and the numbers that say so."""
+Resume = Literal["never", "auto"]
+
+MODULES = {
+    "tokens": "unmask.labs.tokens.lab",
+    "inside": "unmask.labs.inside.lab",
+    "objectives": "unmask.labs.objectives.lab",
+}
+"""Name → the module whose `LAB` it is, in the lecture's order."""
+PICTURE = "picture.svg"
+ABOUT = 0.2
+"""How far from a figure of the notes, relative to it, is still "about" it: a fifth, in every laboratory."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is asked for."""
+
+    out: Path
+    """The folder it may write to; it is there."""
+    seeds: tuple[int, ...] = (0,)
+    resume: Resume = "never"
+    """auto: what an earlier run finished there is not run again."""
+    say: Callable[[str], None] = lambda _: None
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A laboratory; what its `run` returns needs no command, seeds and environment: `perform` adds them."""
+
+    name: str
+    title: str
+    about: str
+    """One sentence: what it shows."""
+    run: Callable[[Asked], Results]
+    picture: Callable[[Results], str] | None = None
+    """An SVG, drawn from the record alone."""
+
+
+@dataclass(frozen=True)
+class Statement(Generic[Found]):
+    """What is claimed, before anything is measured; `judge` reads what one seed found."""
+
+    text: str
+    source: str
+    """Where in the lecture notes; empty for a statement of our own."""
+    judge: Callable[[Found], Verdict]
+
+
+def about(value: float, notes: float) -> bool:
+    """Whether a value is about what the notes say.
+
+    >>> about(2.6, 3.1), about(2.4, 3.1)
+    (True, False)
+    """
+    return abs(value - notes) <= ABOUT * abs(notes)
+
+
+def claims(statements: Sequence[Statement[Found]], found: Sequence[Found]) -> list[Claim]:
+    """A statement holds where it holds under every seed; the first seed's numbers are told, and other verdicts'.
+
+    >>> even = Statement[int]("n is even", "nowhere", lambda n: (n % 2 == 0, f"n = {n}"))
+    >>> [(c.holds, c.evidence) for c in claims([even], [2, 3])]
+    [(False, 'n = 2. Holds under 1 of 2 seeds; under the 2nd: n = 3')]
+    """
+    out = []
+    for statement in statements:
+        verdicts = [statement.judge(one) for one in found]
+        held = [holds for holds, _ in verdicts]
+        evidence = verdicts[0][1]
+        if len({said for _, said in verdicts}) > 1:
+            evidence += f". Holds under {held.count(True)} of {len(held)} seeds"
+            evidence += "".join(
+                f"; under the {_ordinal(k + 1)}: {said}"
+                for k, (holds, said) in enumerate(verdicts)
+                if k and holds is not held[0]
+            )
+        holds = False if False in held else None if None in held else True
+        out.append(Claim(statement=statement.text, holds=holds, evidence=evidence, source=statement.source))
+    return out
+
+
+def _ordinal(n: int) -> str:
+    """
+    >>> [_ordinal(n) for n in (1, 2, 3, 4, 11, 22)]
+    ['1st', '2nd', '3rd', '4th', '11th', '22nd']
+    """
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
+def laboratory(name: str) -> Lab:
+    """The laboratory of a name.
+
+    >>> laboratory("tokens").name
+    'tokens'
+    """
+    if name not in MODULES:
+        raise UserError(f"there is no laboratory '{name}': choose {', '.join(MODULES)}{nearest(name, MODULES)}")
+    lab: Lab = importlib.import_module(MODULES[name]).LAB
+    return lab
+
+
+def laboratories() -> list[Lab]:
+    """All of them, in the lecture's order."""
+    return [laboratory(name) for name in MODULES]
+
+
+def perform(
+    name: str,
+    out: str | Path,
+    seeds: int = 1,
+    resume: Resume = "never",
+    say: Callable[[str], None] = lambda _: None,
+) -> Results:
+    """Run a laboratory under the seeds 0 … seeds − 1, and write what it found to `out`."""
+    lab, folder = laboratory(name), Path(out)
+    if not 1 <= seeds <= 1000:
+        raise UserError(f"seeds={seeds} is how many seeds to run under, the first of them 0: give 1 to 1000")
+    _room(folder, resume)
+    found = lab.run(Asked(folder, tuple(range(seeds)), resume, say))
+    from unmask.directory import environment  # which loads torch, that only a laboratory with models needs
+
+    command = f"unmask lab {name} out={out} seeds={seeds}"
+    found = found.model_copy(
+        update={"command": command, "seeds": list(range(seeds)), "environment": environment() | found.environment}
+    )
+    found.write(folder)
+    write_report(found, folder)
+    if lab.picture is not None:
+        (folder / PICTURE).write_text(lab.picture(found), encoding="utf-8")
+    return found
+
+
+def _room(folder: Path, resume: Resume) -> None:
+    """A folder to write to, in which nobody else's files lie."""
+    if folder.is_file():
+        raise UserError(f"out={folder} is a file: give a folder")
+    if resume == "never" and folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty: give another out=, or resume=auto to go on with what lies there")
+    folder.mkdir(parents=True, exist_ok=True)

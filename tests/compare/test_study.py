@@ -1,0 +1,209 @@
+"""A real study, from words to the record: equal budgets, equal milestones, one protocol each; killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import unmask.cli.compare  # noqa: F401  (joins the verb to the app)
+from unmask.cli.output import app
+from unmask.compare.job import Spec
+from unmask.compare.jobs import Job, run
+from unmask.compare.results import Results
+from unmask.compare.settings import written_out
+from unmask.compare.study import compare, compare_words
+from unmask.data.worlds import World
+from unmask.errors import UserError
+from unmask.recipe import load_recipe
+
+FLOPS = 3e8
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the text of the small world, and gaps with two candidates."""
+    folder = tmp_path_factory.mktemp("compare")
+    world = World()
+    for split in ("train", "valid"):
+        (folder / f"{split}.txt").write_text(world.text(("facts", "reviews"), split), encoding="utf-8")
+    gaps = [
+        {"text": f"{p} [MASK] in {c}.", "answer": "lives", "candidates": ["lives", "found"], "relation": "verb"}
+        for p, c in zip(world.people[:6], world.cities[:6], strict=True)
+    ]
+    (folder / "gaps.jsonl").write_text("".join(json.dumps(g) + "\n" for g in gaps))
+    return folder
+
+
+def words(place: Path, out: str, *more: str) -> list[str]:
+    return [
+        "masked=encoder-small:objective.mask_rate=0.2",
+        "causal=decoder-small",
+        f"corpus={place / 'train.txt'}",
+        f"valid={place / 'valid.txt'}",
+        "corpus.document=line",
+        "valid.document=line",
+        "tokenizer.type=char",
+        "model.hidden_size=16",
+        "model.num_heads=2",
+        "model.num_layers=1",
+        "context=32",
+        "train.batch_size=4",
+        "train.warmup_steps=4",
+        f"budget.flops={FLOPS:g}",
+        "seeds=2",
+        "milestones=3",
+        "limit=8",
+        f"suites=bpb,cloze:{place / 'gaps.jsonl'}",
+        f"out={place / out}",
+        f"cache={place / 'cache'}",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def found(place: Path) -> Results:
+    return compare_words(words(place, "whole", "processes=2"), say=lambda _: None)[1]
+
+
+def test_the_record_and_its_page_lie_in_the_study(place: Path, found: Results) -> None:
+    out = place / "whole"
+    assert Results.read(out / "results.json") == found
+    assert "masked" in (out / "report.html").read_text()
+    assert found.command.startswith("unmask compare masked=") and "processes" not in found.command
+    assert [e.name for e in found.entries] == ["masked", "causal"] and found.seeds == [0, 1]
+    assert found.environment["threads"] == 1
+    assert "Held-out text: " in found.contamination and "cloze" in found.contamination
+
+
+def test_budgets_are_equal_within_one_update_and_milestones_are_the_same_parts(found: Results) -> None:
+    for entry in found.entries:
+        for one in entry.runs:
+            end = one.points[-1]
+            assert abs(end.flops - FLOPS) <= end.flops / end.step
+            assert [p.step for p in one.points] == sorted({p.step for p in one.points}) and len(one.points) == 3
+            for k, point in enumerate(one.points, 1):
+                assert abs(point.step - end.step * k / 3) <= 1.5
+        assert entry.flops_per_token == pytest.approx(end.flops / end.tokens, rel=0.02)
+    masked, causal = found.entries
+    assert causal.target_density == 1.0 and masked.target_density == pytest.approx(0.2, abs=0.02)
+    assert masked.parameters != causal.parameters
+
+
+def test_what_has_another_event_has_another_measure(found: Results) -> None:
+    names = {m.name for m in found.measures}
+    pseudo = "pseudo_bits_per_byte_each_token_masked"
+    assert names == {"bits_per_byte", pseudo, "cloze_candidates", "loss_masked", "loss_causal"}
+    masked, causal = found.entries
+    have = [{k for r in e.runs for p in r.points for k in p.values} for e in (masked, causal)]
+    assert have == [{pseudo, "cloze_candidates", "loss_masked"}, {"bits_per_byte", "cloze_candidates", "loss_causal"}]
+    assert set(masked.cannot) == {"bits_per_byte", "loss_causal"}
+    assert "Bits per byte" in causal.cannot[pseudo] and "another event" in causal.cannot[pseudo]
+    assert {c.measure for c in found.comparisons} == {"cloze_candidates"}
+
+
+def test_training_shows_in_the_values(found: Results) -> None:
+    for entry, name in zip(found.entries, ("loss_masked", "loss_causal"), strict=True):
+        for one in entry.runs:
+            losses = [p.values[name] for p in one.points]
+            assert losses == sorted(losses, reverse=True)
+    two = [r.points[-1].values["loss_causal"] for r in found.entries[1].runs]
+    assert two[0] != two[1]  # seeds differ
+
+
+def test_samples_are_the_same_prompts(found: Results) -> None:
+    masked, causal = found.entries
+    assert masked.can == {"score": True, "fill": True, "generate": True, "embed": True} and not causal.can["fill"]
+    asked = [[s.asked for s in e.runs[0].samples] for e in (masked, causal)]
+    assert len(asked[0]) == 2 and "[MASK]" in asked[0][0] and asked[1] == asked[0][1:]
+    assert not masked.runs[1].samples
+
+
+def test_a_finished_study_is_resumed_without_a_run_and_says_the_same(place: Path, found: Results) -> None:
+    before = (place / "whole" / "results.json").read_bytes()
+    (place / "whole" / "results.json").unlink()
+    began = time.monotonic()
+    ended = CliRunner().invoke(app, ["compare", *words(place, "whole", "resume=must")])
+    assert ended.exit_code == 0 and "Cloze, of candidates" in ended.stdout and "report.html" in ended.stdout
+    assert (place / "whole" / "results.json").read_bytes() == before and time.monotonic() - began < 10
+    ended = CliRunner().invoke(app, ["compare", *words(place, "whole", "resume=must"), "--json"])
+    assert Results.model_validate_json(ended.stdout) == found
+    with pytest.raises(UserError, match="was started with milestones=3, not 4"):
+        compare_words([*words(place, "whole", "resume=auto"), "milestones=4"], say=lambda _: None)
+
+
+def test_a_job_that_fails_names_its_log(place: Path) -> None:
+    study = place / "failing"
+    (study / "runs").mkdir(parents=True)
+    recipe = load_recipe("decoder-small", {"corpus": str(place / "missing.txt"), "budget.steps": 3})
+    job = Job("gpt, seed 0", study / "jobs" / "gpt-0", Spec("run", written_out(recipe), "runs/gpt/0"))
+    with pytest.raises(UserError, match=r"the job gpt, seed 0 ended with code 2 \(.*gpt-0.log\): .*missing.txt"):
+        run([job], 1, lambda _: None)
+    assert not job.found.exists()
+
+
+def test_refusals_that_need_a_place(place: Path) -> None:
+    with pytest.raises(UserError, match="no place for the study: give out=DIR"):
+        compare_words(["encoder-small", "budget.steps=9", f"corpus={place / 'train.txt'}"])
+    with pytest.raises(UserError, match="processes=0 runs nothing"):
+        compare(*words(place, "x")[:2], out=place / "x", corpus=str(place / "train.txt"), budget__steps=9, processes=0)
+    with pytest.raises(UserError, match="processes=two is no whole number"):
+        compare_words(words(place, "x", "processes=two"))
+
+
+def without_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: without_seconds(v) for k, v in value.items() if k not in ("seconds", "command")}
+    return [without_seconds(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.mark.slow
+def test_killed_studies_continue_and_say_the_same_bit_for_bit(place: Path) -> None:
+    more = ("tune=lr:2:0.5", "processes=2")
+
+    def start(out: str, resume: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "unmask", "compare", *words(place, out, *more), f"resume={resume}"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    assert start("uncut", "never").wait() == 0
+    out = place / "cut"
+    for mark in ("tuning/masked/*/metrics.jsonl", "runs/*/*/checkpoints/step-*"):  # amid tuning, then amid the runs
+        one = start("cut", "auto")
+        while not list(out.glob(mark)) and one.poll() is None:
+            time.sleep(0.02)
+        assert one.poll() is None, "the study ended before it was killed"
+        one.send_signal(signal.SIGKILL)
+        one.wait()
+        began = time.monotonic()
+        while holders(out / ".lock") and time.monotonic() - began < 10:
+            time.sleep(0.05)
+        assert not holders(out / ".lock"), "its jobs outlive a study that is killed"
+        assert not (out / "results.json").exists()
+    assert start("cut", "must").wait() == 0
+    uncut, cut = (json.loads((place / name / "results.json").read_text()) for name in ("uncut", "cut"))
+    assert without_seconds(cut) == without_seconds(uncut)
+    tuned = uncut["entries"][0]["tuning"]
+    assert tuned["seed"] == 1000 and len(tuned["losses"]) == 2 and tuned["flops"] == pytest.approx(FLOPS, rel=0.1)
+    rates = uncut["entries"][0]["settings"]["train"]
+    assert rates["learning_rate"] == tuned["chosen"]
+    assert rates["muon_learning_rate"] / 0.02 == pytest.approx(rates["learning_rate"] / 0.003)
+
+
+def holders(file: Path) -> list[str]:
+    """Processes that hold a file open (Linux)."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) == str(file):
+                found.append(link.parts[2])
+        except OSError:
+            continue
+    return found

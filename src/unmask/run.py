@@ -58,6 +58,7 @@ from unmask.train.trainer import Counters, Settings, Trainer
 __all__ = [
     "Run",
     "batch_flops",
+    "begin",
     "build",
     "environment",
     "evaluate",
@@ -108,7 +109,7 @@ def pretrain(
     elif overrides:
         raise UserError(f"a Recipe is complete: set {next(iter(overrides))} in it, or give the recipe's name")
     before = stored(out, resume)
-    recipe, text, given = _begin(recipe, cache, say) if before is None else _continue(recipe, before, out, cache, say)
+    recipe, text, given = begin(recipe, cache, say) if before is None else _continue(recipe, before, out, cache, say)
     recipe = resolve(recipe, text.tokenizer)
     loader = training_loader(recipe, text)
     loader.require_sound()
@@ -169,7 +170,7 @@ Beginning = tuple[Recipe, Prepared, LM | None]
 """The recipe, its text, and the model to start from."""
 
 
-def _begin(recipe: Recipe, cache: str | Path | None, say: Callable[[str], None]) -> Beginning:
+def begin(recipe: Recipe, cache: str | Path | None, say: Callable[[str], None]) -> Beginning:
     """A new run, from the model in `init` where the recipe names one."""
     tokenizer: Tokenizer | TokenizerConfig = recipe.tokenizer
     given: LM | None = None

@@ -57,14 +57,20 @@ def data_world(
         return _check(world, check, as_json)
     if len(paths) != 1:
         raise UserError("give one directory to write the world to, as in unmask data world OUT, or --check FILE")
-    kinds = _chosen("--kind", kind, KINDS)
-    made = [(Path(paths[0]) / f"{name}.txt", world.text(kinds, name)) for name in _chosen("--split", split, SPLITS)]
-    spelled = None if tokenizer is None else world.tokenizer(_chosen("--tokenizer", [tokenizer], ("word", "char"))[0])
-    made[0][0].parent.mkdir(parents=True, exist_ok=True)
+    spelled = None if tokenizer is None else _chosen("--tokenizer", [tokenizer], ("word", "char"))[0]
+    _write(world, Path(paths[0]), _chosen("--kind", kind, KINDS), _chosen("--split", split, SPLITS), spelled, as_json)
+
+
+def _write(world: World, out: Path, kinds: list[Any], splits: list[Any], spelled: Any, as_json: bool) -> None:
+    """A text for each split, and a tokenizer where one is asked for; then say what stands there."""
+    made = [(out / f"{name}.txt", world.text(kinds, name)) for name in splits]
+    tokenizer = None if spelled is None else world.tokenizer(spelled)
+    out.mkdir(parents=True, exist_ok=True)
     for path, text in made:
         path.write_text(text, encoding="utf-8", newline="\n")
-    if spelled is not None:
-        spelled.save(Path(paths[0]) / "tokenizer.json")
+    if tokenizer is not None:
+        tokenizer.save(out / "tokenizer.json")
+    entries = None if tokenizer is None else tokenizer.vocabulary.size
     result = {
         "seed": world.seed,
         "dials": {name: getattr(world, name) for name in world.dials() if name != "seed"},
@@ -72,15 +78,15 @@ def data_world(
         "files": {str(path): {"lines": text.count("\n"), "characters": len(text)} for path, text in made},
         "words": len(world.words()),
         "symbols": len(world.symbols()),
-        "tokenizer": None if spelled is None else spelled.vocabulary.size,
+        "tokenizer": entries,
     }
     if as_json:
         return emit(result)
     for path, text in made:
         print(f"{path}: {text.count(chr(10)):,} lines, {len(text):,} characters")
     print(f"{len(world.words())} words and marks, {len(world.symbols())} symbols")
-    if spelled is not None:
-        print(f"{Path(paths[0]) / 'tokenizer.json'}: {spelled.vocabulary.size} entries")
+    if entries is not None:
+        print(f"{out / 'tokenizer.json'}: {entries} entries")
 
 
 def _world(seed: int, settings: list[str]) -> World:

@@ -61,8 +61,7 @@ def work(spec: Spec, study: Path) -> dict[str, Any]:
     """Do a job; what it found, ready for JSON."""
     from unmask.compare.lengths import Budget, shortened
     from unmask.recipe import validate
-    from unmask.run import _begin as begin
-    from unmask.run import pretrain
+    from unmask.run import begin, pretrain
     from unmask.train.plan import read_plan
 
     recipe, place = validate(spec.recipe, "the job's recipe"), study / spec.place

@@ -16,8 +16,7 @@ from unmask.config import Strict
 from unmask.data.shards import Prepared
 from unmask.errors import UserError
 from unmask.recipe import Recipe
-from unmask.run import _begin as begin
-from unmask.run import batch_flops, resolve, training_loader
+from unmask.run import batch_flops, begin, resolve, training_loader
 from unmask.train.checkpoint import write_json
 
 PLAN = "plan.json"

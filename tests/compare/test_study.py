@@ -16,13 +16,16 @@ from typer.testing import CliRunner
 
 import unmask.cli.compare  # noqa: F401  (joins the verb to the app)
 from unmask.cli.output import app
+from unmask.compare import measures
 from unmask.compare.job import Spec
 from unmask.compare.jobs import Job, run
 from unmask.compare.results import Results
 from unmask.compare.settings import written_out
 from unmask.compare.study import compare, compare_words
 from unmask.data.worlds import World
+from unmask.directory import prepared
 from unmask.errors import UserError
+from unmask.loading import load
 from unmask.recipe import load_recipe
 
 FLOPS = 3e8
@@ -163,6 +166,71 @@ def without_seconds(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: without_seconds(v) for k, v in value.items() if k not in ("seconds", "command")}
     return [without_seconds(v) for v in value] if isinstance(value, list) else value
+
+
+def test_items_are_kept_of_the_last_milestone_and_the_page_says_what_they_tell(place: Path, found: Results) -> None:
+    for entry in found.entries:
+        for one in entry.runs:
+            held = [point.details["cloze_candidates"].get("items") for point in one.points]
+            assert held[:-1] == [None, None] and held[-1]["of"] == "gaps" and len(held[-1]["outcomes"]) == 6
+    (compared,) = found.comparisons
+    assert compared.over_items is not None and compared.over_items.seeds == 2 and compared.over_items.p is None
+    page = (place / "whole" / "report.html").read_text()
+    assert "Over items and seeds" in page and any("Over items and seeds" in note for note in found.notes)
+
+
+MINE = """
+from unmask.compare.results import Measure
+from unmask.errors import UserError
+
+def count(lm, limit):
+    if lm.can("fill"):
+        raise UserError("it fills gaps, which are not counted")
+    return [(Measure(name="mine", label="Mine", protocol="p", better="higher"), 2.0, {"items": [1.0, 3.0], "n": limit})]
+
+def twice(lm, limit):
+    return [*count(lm, limit), *count(lm, limit)]
+"""
+
+
+def test_a_function_of_ones_own_measures_and_ctrl_c_leaves_what_can_be_continued(
+    place: Path, found: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one entry and seed of the study above, so that its numbers must come out again."""
+    (place / "mine_of_compare.py").write_text(MINE)
+    monkeypatch.chdir(place)
+    own = [w for w in words(place, "own", "processes=1") if not w.startswith(("masked=", "seeds=", "suites="))]
+    own += [f"suites=bpb,cloze:{place / 'gaps.jsonl'},mine_of_compare:count@7", "seeds=1"]
+    command = [sys.executable, "-m", "unmask", "compare", *own]
+    one = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not list((place / "own").glob("runs/causal/0/metrics.jsonl")) and one.poll() is None:
+        time.sleep(0.02)
+    one.send_signal(signal.SIGINT)
+    said = one.communicate(timeout=60)[1]
+    assert one.returncode not in (0, None) and "resume=auto continues the study" in said and "Traceback" not in said
+    assert list((place / "own").glob("runs/causal/0/checkpoints/step-*")) and not holders(place / "own" / ".lock")
+    assert not (place / "own" / "results.json").exists()
+    again = compare_words([*own, "resume=auto"], say=lambda _: None)[1]
+    (causal,) = again.entries
+    for now, before in zip(causal.runs[0].points, found.entries[1].runs[0].points, strict=True):
+        assert now.values == {**before.values, "mine": 2.0} and now.step == before.step
+    details = [p.details["mine"] for p in causal.runs[0].points]
+    assert details == [{"n": 7}, {"n": 7}, {"items": [1.0, 3.0], "n": 7}]
+
+
+def test_a_function_may_refuse_a_model_but_not_take_a_name(
+    place: Path, found: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "mine_too.py").write_text(MINE)
+    monkeypatch.chdir(place)
+    masked, causal = (load(place / "whole" / "runs" / name / "0") for name in ("masked", "causal"))
+    text = prepared(place / "whole" / "runs" / "causal" / "0", place / "cache")
+    refused = measures.ask(masked, {"mine_too:count": (None, 3)}, text)[1]
+    assert refused == {"mine_too:count": "it fills gaps, which are not counted"}
+    answers, refused = measures.ask(causal, {"mine_too:twice": (None, 3)}, text)
+    assert not refused
+    with pytest.raises(UserError, match=r"two measures are called mine \(mine_too:twice\)"):
+        measures.require_names(answers)
 
 
 @pytest.mark.slow

@@ -1,12 +1,15 @@
-"""Points drawn from a law that is known, with noise."""
+"""Points drawn from a law that is known, with noise; a small ladder."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from unmask import keyed
+from unmask.recipe import Recipe, load_recipe
 from unmask.scale.law import REFIT, Law
 from unmask.scale.points import Points
 
@@ -29,3 +32,15 @@ def ladder(noise: float = 0.0, seed: int = 0, law: Law = REFIT) -> Points:
     d = c / (6 * n)
     loss = law.loss(n, d) * np.exp(noise * normal(seed, len(n)))
     return Points(n, d, loss, c, tuple(f"run {i}" for i in range(len(n))))
+
+
+TEXT = "the cat sat on the mat and the dog lay by the door; then it rained.\n"
+LADDER_SIZES, LADDER_BUDGETS = [1.2e5, 2.2e5, 4e5, 8e5], [2e11, 1e12]
+
+
+def small(folder: Path, **more: Any) -> Recipe:
+    """A recipe of small models on a small text."""
+    corpus = folder / "text.txt"
+    corpus.write_text("\n".join(f"{i} {TEXT}" for i in range(400)))
+    settings = {"corpus": str(corpus), "tokenizer.type": "byte", "context": 32, "train.batch_size": 4}
+    return load_recipe("decoder-small", {**settings, "model.hidden_size": 64, "model.num_heads": 1, **more})

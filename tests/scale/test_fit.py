@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import check_grad, minimize
+from scipy.optimize import check_grad, differential_evolution, minimize
+from scipy.special import huber, logsumexp
 
 from unmask.errors import UserError
 from unmask.scale import fit as fits
@@ -69,6 +70,33 @@ def test_a_resample_is_what_l_bfgs_finds_for_it() -> None:
         end = minimize(loss, c.theta(law.row()), (w,), jac=True, method="L-BFGS-B", options=options)
         assert loss(c.theta(row), w)[0] == pytest.approx(end.fun, rel=1e-5)
         assert row == pytest.approx(c.law(end.x), rel=0.02)
+
+
+def test_the_loss_is_that_of_the_papers_as_they_write_it() -> None:
+    """Hoffmann et al. 2022, appendix D.3: Huber_δ(LSE(a - α log N, b - β log D, e) - log L), δ = 10⁻³; summed over
+    runs, as Besiroglu et al. 2024 do. Both branches of Huber's loss take part."""
+    points, c = ladder(NOISE), centred(ladder(NOISE))
+    law = np.array([1.8, 470.0, 2000.0, 0.345, 0.366])
+    e, a, b, (alpha, beta) = *np.log(law[:3]), law[3:]
+    terms = [a - alpha * np.log(points.n), b - beta * np.log(points.d), np.full(len(points), e)]
+    r = logsumexp(terms, axis=0) - np.log(points.loss)
+    assert (np.abs(r) < 1e-3).any() and (np.abs(r) > 1e-3).any() and fits.DELTA == 1e-3
+    ours = fits._huber(fits._residual(c.theta(law), c)[0], np.ones(len(points)), fits.DELTA)
+    assert ours == pytest.approx(huber(1e-3, r).sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_law_that_brute_force_finds_fits_few_points_better(seed: int) -> None:
+    """Nine runs, three sizes and budgets; differential evolution looks at the whole of the box."""
+    points = ladder(0.01, seed=seed).take(np.array([1, 4, 7, 28, 31, 34, 55, 58, 61]))
+    c = centred(points)
+
+    def loss(theta: np.ndarray) -> float:
+        return float(fits._huber(fits._residual(theta, c)[0], np.ones(9), fits.DELTA))
+
+    box = [(-12, 1.5), (-12, 1.5), (-12, 1.5), (0.01, 2.0), (0.01, 2.0)]
+    found = differential_evolution(loss, box, seed=7, popsize=20, maxiter=400, tol=1e-10, polish=True)
+    assert loss(c.theta(fit(points).row())) <= found.fun * (1 + 1e-4)
 
 
 def test_a_floor_that_linear_least_squares_does_not_see_is_still_found() -> None:

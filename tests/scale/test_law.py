@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 from unmask.scale.law import REFIT, Costs, Law, laws
 
@@ -15,6 +16,15 @@ def test_no_other_size_has_less_loss_for_the_budget(law: Law, flops: float) -> N
     assert 6 * n * d == pytest.approx(flops)
     other = n * np.array([0.5, 0.9, 0.99, 1.01, 1.1, 2])
     assert (law.loss(other, flops / (6 * other)) > law.loss(n, d)).all()
+
+
+def test_the_best_size_is_where_a_search_ends() -> None:
+    """Every law of a few at once, against Brent's search along the budget."""
+    for law in (REFIT, Law(0.5, 30.0, 900.0, 0.2, 0.5), Law(2.0, 5e3, 5e4, 0.9, 0.3)):
+        for flops in (1e12, 1e17, 1e23):
+            along = lambda x, law=law, flops=flops: float(law.loss(np.exp(x), flops / (6 * np.exp(x))))
+            end = minimize_scalar(along, bounds=(0, np.log(flops)), method="bounded", options={"xatol": 1e-10})
+            assert np.log(law.best(flops)[0]) == pytest.approx(end.x, abs=1e-4)
 
 
 def test_at_six_flops_a_parameter_the_search_finds_the_formula() -> None:

@@ -40,6 +40,8 @@ def test_the_largest_runs_are_predicted_from_the_others(found: Study) -> None:
     for held in found.held:
         assert held.error == pytest.approx(held.predicted / held.loss - 1) and abs(held.error) < 0.012
         assert held.predicted == found.law.loss(held.n, held.d)
+        inside = held.interval[0] <= held.loss <= held.interval[1]
+        assert inside == (held.error_interval[0] <= 0 <= held.error_interval[1])
     assert sum(h.interval[0] <= h.loss <= h.interval[1] for h in found.held) >= 8
     assert study(ladder(0.003, seed=1), Asked(resamples=100)).held == []
 
@@ -82,6 +84,9 @@ def test_what_is_hardly_known_is_said() -> None:
     points = ladder(0.02, seed=2).take(np.arange(18))
     notes = " ".join(study(points, Asked(resamples=200)).notes)
     assert "is hardly known" in notes
+    bits = np.where(np.arange(18) % 2, 1, 1 / np.log(2))
+    mixed = Points(points.n, points.d, points.loss * bits, points.flops, points.names)
+    assert any("% off the law: are all losses of one kind" in n for n in study(mixed, Asked(resamples=100)).notes)
     assert study(ladder(0.001), Asked(resamples=100)).notes == []
     falling = ladder(0.001).take(np.concatenate([np.arange(9 * b, 9 * b + 4) for b in range(7)]))
     assert any("no minimum among the sizes tried" in n for n in study(falling, Asked(resamples=100)).notes)
@@ -119,7 +124,7 @@ def test_fit_as_a_command(found: Study, tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.output
     value = json.loads(ended.stdout)
     assert value["law"]["alpha"] == pytest.approx(float(found.law.alpha)) and len(value["held"]) == 9
-    assert {p.name for p in out.iterdir()} == {"results.json", "picture.svg"}
+    assert {p.name for p in out.iterdir()} == {"results.json", "report.html", "picture.svg"}
     text = CliRunner().invoke(app, ["scale", "fit", str(file), *asked]).stdout
     assert "L(N, D) = E + A / N^α + B / D^β" in text and "Held-out larger runs" in text
     bad = CliRunner().invoke(app, ["scale", "fit", str(tmp_path / "none.csv")])

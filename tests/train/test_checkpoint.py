@@ -196,3 +196,55 @@ def test_format_of_another_version_is_refused(tmp_path) -> None:
     state.write_text(state.read_text().replace('"format": 1', '"format": 9'))
     with pytest.raises(UserError, match="format 9"):
         checkpoint.read_state(state.parent)
+
+
+def light(out: Path) -> list[int]:
+    return [step for step, path in checkpoint.find(out / "checkpoints").whole.items() if checkpoint.is_light(path)]
+
+
+def test_checkpoints_at_given_steps_stay_and_the_older_ones_are_weights_alone(tmp_path) -> None:
+    t = toy.trainer(tmp_path, steps=23, at=(3, 7, 11, 16, 23), keep=2)
+    t.run()
+    assert steps(tmp_path) == [3, 7, 11, 16, 23] and light(tmp_path) == [3, 7, 11]
+    for step in light(tmp_path):
+        place = tmp_path / "checkpoints" / f"step-{step}"
+        assert not (place / checkpoint.OPTIMIZER).exists() and checkpoint.read_state(place)["step"] == step
+        checkpoint.load_model(toy.networks(), place)
+    assert [s for s in range(25) if checkpoint.due(s, 0, (3, 7))] == [3, 7]
+    assert checkpoint.most_at_once(23, 0, 2, (3, 7, 11, 16, 23)) == (4, 3)
+    assert checkpoint.most_at_once(9, 0, 2, (3, 7, 11, 16, 23)) == (4, 0)
+
+
+def test_weights_alone_are_measured_and_never_resumed_from(tmp_path) -> None:
+    """The last whole ones are damaged: the run begins again, and is the same."""
+    options = {"steps": 12, "at": (2, 5, 8, 12), "keep": 1, "dropout": 0.2}
+    toy.trainer(tmp_path / "a", **options).run()
+    toy.trainer(tmp_path / "b", **options).run()
+    (tmp_path / "b" / "checkpoints" / "step-12" / checkpoint.MODEL).write_bytes(b"x")
+    folder = tmp_path / "b" / "checkpoints"
+    assert checkpoint.newest(folder)[0] == folder / "step-8" and checkpoint.newest(folder, resumable=True)[0] is None
+    again = toy.trainer(tmp_path / "b", **options)
+    again.run(resume=True)
+    assert steps(tmp_path / "b") == [2, 5, 8, 12] and light(tmp_path / "b") == [2, 5, 8]
+    assert toy.metrics(tmp_path / "a") == toy.metrics(tmp_path / "b")
+
+
+def test_a_kill_between_manifest_and_file_leaves_nothing_behind(tmp_path, monkeypatch) -> None:
+    toy.trainer(tmp_path, steps=6, at=(2, 4, 6), keep=3).run()
+    place = tmp_path / "checkpoints" / "step-2"
+    before = (place / checkpoint.OPTIMIZER).stat().st_size
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.lighten(place)
+    assert before and (place / checkpoint.OPTIMIZER).exists() and steps(tmp_path) == [2, 4, 6]
+    checkpoint.retain(tmp_path / "checkpoints", 1, None, (2, 4, 6))
+    assert not (place / checkpoint.OPTIMIZER).exists() and light(tmp_path) == [2, 4]
+
+
+@pytest.mark.parametrize(("at", "says"), [((3, 3), "that ascend"), ((0, 4), "from 1 on"), ((5, 2), "that ascend")])
+def test_steps_that_do_not_ascend_are_refused(at, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        toy.CheckpointConfig(at=at)
+    with pytest.raises(ValueError, match=r"stands in the place of checkpoint.every=5"):
+        toy.CheckpointConfig(at=(1, 2), every=5)

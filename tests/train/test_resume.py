@@ -69,6 +69,17 @@ def test_t09_killed_fifty_times_while_saving_all_the_time(tmp_path) -> None:
     assert_same_run(tmp_path / "cut", tmp_path / "uncut", 60)
 
 
+def test_killed_often_with_checkpoints_at_given_steps(tmp_path, uncut) -> None:
+    options = {k: v for k, v in OPTIONS.items() if k != "every"} | {"at": [11, 23, 35, 47, 60], "keep": 1}
+    draw = random.Random(2)
+    lives = [draw.uniform(0.2, 0.35) for _ in range(6)]
+    assert run_with_deaths(tmp_path, {**options, "pause": 0.01, "lives": lives}) >= 2
+    assert_same_run(tmp_path, uncut, 60)
+    found = checkpoint.find(tmp_path / "checkpoints").whole
+    assert set(options["at"]) <= found.keys() and not checkpoint.is_light(found[60])
+    assert all(checkpoint.is_light(found[step]) for step in options["at"][:-1])
+
+
 STAGES = ["save_tensors", "_fingerprint", "_sync", "rename", "rmtree"]
 
 

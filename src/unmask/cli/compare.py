@@ -20,8 +20,8 @@ def compare(
         typer.Argument(
             help="Recipes (a name, a file, NAME=RECIPE, NAME=RECIPE:key=value,key=value, or a file that lists "
             "entries), then budget.{steps,tokens,target_tokens,flops,minutes}=N seeds=5 corpus=my.txt out=DIR, and if "
-            "wanted tune=lr:4 milestones=8 suites=bpb,cloze,minimal-pairs@50:PATH limit=512 valid=PATH resume=auto "
-            "processes=2 cache=DIR, or any setting for all recipes",
+            "wanted tune=lr:4 milestones=8 suites=bpb,cloze,minimal-pairs@50:PATH,my.module:function limit=512 "
+            "valid=PATH resume=auto processes=2 cache=DIR, or any setting for all recipes",
             show_default=False,
         ),
     ],

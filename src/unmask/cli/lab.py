@@ -10,7 +10,7 @@ import typer
 from unmask.cli.output import Json, app, emit
 from unmask.errors import UserError, nearest
 
-OWN = ("out", "seeds", "resume")
+OWN = ("out", "seeds", "resume", "data")
 
 
 @app.command("lab")
@@ -18,7 +18,7 @@ def lab(
     name: Annotated[str | None, typer.Argument(help="Which laboratory; --list names them.", show_default=False)] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(help="out=DIR [seeds=5] [resume=auto]", show_default=False),
+        typer.Argument(help="out=DIR [seeds=5] [resume=auto] [data=DIR]", show_default=False),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Name every laboratory.")] = False,
     as_json: Json = False,
@@ -26,6 +26,7 @@ def lab(
     """Run a laboratory of the lecture notes: unmask lab tokens out=DIR
 
     Writes results.json and report.html, and prints which of its claims hold. seeds=5 runs it under the seeds 0 to 4.
+    Laboratories of real text read data=DIR, by default $UNMASK_DATA.
     """
     from unmask.labs.base import laboratories, perform
 
@@ -46,7 +47,8 @@ def lab(
     resume: Any = given.get("resume", "never")
     if resume not in ("never", "auto"):
         raise UserError(f"resume={resume} is none of never, auto{nearest(resume, ('never', 'auto'))}")
-    found = perform(name, given["out"], _seeds(given.get("seeds", "1")), resume, lambda s: print(s, file=sys.stderr))
+    say = lambda s: print(s, file=sys.stderr, flush=True)
+    found = perform(name, given["out"], _seeds(given.get("seeds", "1")), resume, say, given.get("data"))
     if as_json:
         return emit(found.model_dump(mode="json"))
     words = {True: "holds", False: "refuted", None: "undecided"}
@@ -63,7 +65,7 @@ def _settings(texts: list[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals or key not in OWN:
             raise UserError(
-                f"'{text}' is no setting of a laboratory: give out=DIR seeds=5 resume=auto{nearest(key, OWN)}"
+                f"'{text}' is no setting of a laboratory: give out=DIR seeds=5 resume=auto data=DIR{nearest(key, OWN)}"
             )
         given[key] = value
     return given

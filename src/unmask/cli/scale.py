@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +14,7 @@ from unmask.cli.output import Json, app, emit
 from unmask.errors import UserError
 
 if TYPE_CHECKING:
+    from unmask.scale.rates import Trials
     from unmask.scale.study import Asked, Study
 
 scale_app = typer.Typer(help="Fit scaling laws to runs, or train a ladder of sizes and budgets.", no_args_is_help=True)
@@ -34,7 +37,8 @@ Budgets = Annotated[
 ]
 Resamples = Annotated[int, typer.Option(help="Of the bootstrap.")]
 Seed = Annotated[int, typer.Option(help="Of the bootstrap.", min=0)]
-OWN = ("sizes", "budgets", "out", "resume", "cache", "jobs")
+LEAST_SIZE = 1e3
+OWN = ("sizes", "budgets", "seeds", "tune", "out", "resume", "cache", "jobs")
 
 
 @scale_app.command("fit")
@@ -48,7 +52,7 @@ def scale_fit(
     resamples: Resamples = 1000,
     seed: Seed = 0,
     out: Annotated[
-        str | None, typer.Option(help="Also write results.json and picture.svg there.", show_default=False)
+        str | None, typer.Option(help="Also write results.json, report.html and picture.svg there.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -73,8 +77,8 @@ def scale_run(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            help="sizes=1M,2M,4M budgets=1e13,1e14 (FLOPs) out=DIR [resume=auto] [jobs=2] [cache=DIR], and the "
-            "recipe's own, such as corpus=my.txt",
+            help="sizes=1M,2M,4M budgets=1e13,1e14 (FLOPs) out=DIR [seeds=3] [tune=lr:4:1e12,1e13] [resume=auto] "
+            "[jobs=2] [cache=DIR], and the recipe's own, such as corpus=my.txt",
             show_default=False,
         ),
     ] = None,
@@ -87,12 +91,11 @@ def scale_run(
 ) -> None:
     """Train every size for every budget: unmask scale run decoder-small corpus=my.txt sizes=… budgets=… out=DIR
 
-    Writes points.jsonl, results.json, picture.svg and the runs. With resume=auto it goes on where it was stopped, and
-    finished runs are not run again; sizes and budgets may be added.
+    Writes points.jsonl, results.json, report.html, picture.svg and the runs. With resume=auto it goes on where it was
+    stopped, and finished runs are not run again; sizes, budgets and seeds may be added.
     """
-    from unmask.model.advise import parse_count
     from unmask.recipe import load_recipe
-    from unmask.scale.train import run
+    from unmask.scale.train import Ladder, run
 
     own: dict[str, str] = {}
     rest: list[str] = []
@@ -106,11 +109,16 @@ def scale_run(
         raise UserError("a ladder has several budgets: give budgets=1e13,1e14 (FLOPs) instead of budget.…")
     if missing := [key for key in ("sizes", "budgets", "out") if not own.get(key)]:
         raise UserError(f"no {missing[0]}: give sizes=1M,2M,4M budgets=1e13,1e14 out=DIR")
+    ladder = Ladder(
+        [_size(s) for s in own["sizes"].split(",")],
+        [_flops("budgets", b) for b in own["budgets"].split(",")],
+        _whole("seeds", own.get("seeds", "1")),
+        _trials(own["tune"]) if own.get("tune") else None,
+    )
     asked = _asked(n_counts, holdout, budget, resamples, seed)
     found = run(
         load_recipe(recipe, rest),
-        [parse_count(s) for s in own["sizes"].split(",")],
-        [_flops(b) for b in own["budgets"].split(",")],
+        ladder,
         own["out"],
         asked,
         command=" ".join(["unmask scale run", recipe, *(settings or []), _spoken(asked)]),
@@ -120,6 +128,26 @@ def scale_run(
         say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
     )
     _print(found, own["out"], as_json)
+
+
+def _trials(text: str) -> Trials:
+    """lr:COUNT:FLOPs[,FLOPs…]"""
+    from unmask.scale.rates import Trials
+
+    name, _, given = text.partition(":")
+    count, _, budgets = given.partition(":")
+    if name != "lr" or not count.isdigit() or int(count) < 2 or not budgets:
+        raise UserError(f"tune={text} is not known: write tune=lr:4:1e12,1e13 for 4 learning rates at these budgets")
+    return Trials(int(count), tuple(_flops("tune", b) for b in budgets.split(",")))
+
+
+def _size(text: str) -> float:
+    """Of a model; a ladder's may be smaller than those that are advised."""
+    from unmask.model.advise import parse_count
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kK]?)", text.strip())
+    small = float(found[1]) * (1e3 if found[2] else 1) if found else 0.0
+    return small if LEAST_SIZE <= small < 1e5 else parse_count(text)
 
 
 def _asked(n_counts: str, holdout: str, budgets: list[float] | None, resamples: int, seed: int) -> Asked:
@@ -138,11 +166,14 @@ def _spoken(asked: Asked) -> str:
     )
 
 
-def _flops(text: str) -> float:
+def _flops(name: str, text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise UserError(f"budgets={text} is no number of FLOPs: write 1e13") from None
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise UserError(f"{name}={text} is no number of FLOPs: write 1e13")
+    return value
 
 
 def _whole(name: str, text: str) -> int:
@@ -158,14 +189,14 @@ def _print(found: Study, out: str | None, as_json: bool) -> None:
 
     if as_json:
         return emit(found.summary())
-    for one in tables(found)[:-1]:  # the points are in results.json
+    for one in tables(found)[:-2]:  # the curve and the points are in results.json
         print(f"{one.title}\n")
         rows = [dict(zip(one.columns, map(_shown, row), strict=True)) for row in one.rows]
         print("\n".join([*table(rows), *([f"  ({one.note})"] if one.note else []), ""]))
     for note in found.notes:
         print(f"note: {note}")
     if out is not None:
-        print(f"results.json, picture.svg: {out}")
+        print(f"results.json, report.html, picture.svg: {out}")
 
 
 def _shown(value: Any) -> Any:

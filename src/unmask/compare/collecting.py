@@ -34,7 +34,7 @@ def collected(study: Study, plan: Plan, jobs: Sequence[Found], tunings: Mapping[
         seeds=study.seeds,
         measures=measures,
         entries=entries,
-        notes=[*plan.notes, *_notes(study, measures, entries)],
+        notes=[*plan.notes, *_notes(measures, entries)],
         contamination=plan.contamination,
         environment=jobs[0][2]["environment"],
     )
@@ -128,16 +128,9 @@ def _answered(entry: Entry) -> set[str]:
     return {name for point in points for name, value in point.values.items() if value is not None}
 
 
-def _notes(study: Study, measures: Sequence[Measure], entries: Sequence[Entry]) -> list[str]:
+def _notes(measures: Sequence[Measure], entries: Sequence[Entry]) -> list[str]:
     """What a reader must know of how the numbers came about."""
     notes = []
-    if study.tune is not None:
-        notes.append(
-            f"Tuning: {study.tune.count} learning rates for each entry, each trained for {study.tune.share:g} of the "
-            f"budget on seed {study.tune.seed}; chosen by the loss on the held-out text that also measures the runs."
-        )
-    else:
-        notes.append("No tuning: each entry runs at its recipe's learning rate.")
     values = {e.name: _answered(e) for e in entries if e.can["score"]}
     alone = [f"{a} and {b}" for a, b in combinations(values, 2) if not values[a] & values[b]]
     if alone:

@@ -22,16 +22,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from unmask.compare.halves import Half, halved
 from unmask.compare.results import Sample
 from unmask.errors import UserError
 from unmask.process import patient_threads
 
 if TYPE_CHECKING:
+    from unmask.evaluation.heldout import HeldOut
     from unmask.lm import LM
 
 Kind = Literal["run", "trial", "time"]
 DIVERGED = "the loss of update "
 """How the trainer's sentence about a loss that is no number begins."""
+MEASURED = "measured at step "
+"""How a job says that it is done with a milestone."""
 WRITTEN = 24
 """Tokens of a sample."""
 
@@ -49,6 +53,8 @@ class Spec:
     share: float = 1.0
     """Of that budget, for this job."""
     milestones: int = 1
+    half: Half = "all"
+    """Of the held-out documents, that it is measured on."""
     loss: Sequence[str] = ("", "", "")
     """Name, label and protocol of its held-out loss."""
     suites: dict[str, tuple[str | None, int]] = field(default_factory=dict)
@@ -79,34 +85,50 @@ def work(spec: Spec, study: Path) -> dict[str, Any]:
         plan = read_plan(place / "plan.json")
         return {"seconds_per_step": plan.seconds_per_step if plan is not None else None}
     if spec.kind == "trial":
-        loss = run.held_out.loss if math.isfinite(run.held_out.loss) else None
-        return {"loss": loss, "falling": falling(_losses(place)), **_spent(place)}
+        found = run.held_out.loss if spec.half == "all" else _Measured(spec, place).loss(steps[-1]).loss
+        return {"loss": _finite(found), "falling": falling(_losses(place)), **_spent(place)}
     return {"parameters": run.parameters, **measured(spec, place, steps)}
 
 
+class _Measured:
+    """A run that is measured on one half of its held-out documents, or on all of them."""
+
+    def __init__(self, spec: Spec, place: Path) -> None:
+        from unmask.directory import prepared, stored_recipe
+        from unmask.networks import networks_of
+        from unmask.run import evaluator
+
+        self.checkpoints = place / "checkpoints"
+        self.recipe = recipe = stored_recipe(place)
+        self.text = halved(prepared(place, spec.cache), spec.half)
+        self.evaluate = evaluator(recipe, self.text, recipe.objective.shape(recipe.context, recipe.target_context))
+        self.networks = networks_of(recipe.objective, recipe.model)
+
+    def loss(self, step: int) -> HeldOut:
+        """The held-out loss of its own objective."""
+        from unmask.train import checkpoint
+
+        checkpoint.load_model(self.networks, self.checkpoints / f"step-{step}")
+        return self.evaluate(self.networks)
+
+
 def measured(spec: Spec, place: Path, steps: Sequence[int]) -> dict[str, Any]:
-    """A finished run at its milestones."""
+    """A finished run at its milestones; each item's outcome is kept of the last."""
     from unmask.compare import measures
-    from unmask.directory import prepared, stored_recipe
     from unmask.loading import load
-    from unmask.networks import networks_of
-    from unmask.run import evaluator
     from unmask.train import checkpoint
 
-    recipe, text = stored_recipe(place), prepared(place, spec.cache)
-    evaluate = evaluator(recipe, text, recipe.objective.shape(recipe.context, recipe.target_context))
-    networks = networks_of(recipe.objective, recipe.model)
+    run = _Measured(spec, place)
     points: list[dict[str, Any]] = []
     found: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
     for step in steps:
-        folder = place / "checkpoints" / f"step-{step}"
-        checkpoint.load_model(networks, folder)
-        lm = load(place, step, recipe.device)
-        answers, refused = measures.ask(lm, spec.suites, text)
-        answers = [measures.loss(evaluate(networks), *spec.loss), *answers]
+        lm = load(place, step, run.recipe.device)
+        answers, refused = measures.ask(lm, spec.suites, run.text, items=step == steps[-1])
+        answers = [measures.loss(run.loss(step), *spec.loss), *answers]
+        measures.require_names(answers)
         found |= {a.measure.name: {"suite": a.suite, "measure": a.measure.model_dump(), "why": a.why} for a in answers}
-        state = checkpoint.read_state(folder)
+        state = checkpoint.read_state(run.checkpoints / f"step-{step}")
         points.append(
             {
                 **{k: state[k] for k in ("step", "tokens", "target_tokens", "flops", "seconds")},
@@ -114,7 +136,7 @@ def measured(spec: Spec, place: Path, steps: Sequence[int]) -> dict[str, Any]:
                 "details": {a.measure.name: a.details for a in answers if a.details},
             }
         )
-        print(f"measured at step {step}", file=sys.stderr, flush=True)
+        print(f"{MEASURED}{step}", file=sys.stderr, flush=True)
     return {
         "points": points,
         "measures": found,

@@ -8,6 +8,7 @@ A job that fails ends the study with one sentence; the others write a checkpoint
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.compare.job import Spec
+from unmask.compare.job import MEASURED, Spec
 from unmask.errors import UserError
 
 Say = Callable[[str], None]
@@ -52,12 +53,27 @@ class Job:
                 f"{self.found} cannot be read ({error}): remove it, and resume=auto does the job again"
             ) from error
 
+    @property
+    def metrics(self) -> Path:
+        return self.file.parent.parent / self.spec.place / "metrics.jsonl"
+
+    @property
+    def milestones(self) -> int:
+        """How many it measures after its training."""
+        return self.spec.milestones if self.spec.kind == "run" else 0
+
+    def measured(self) -> int:
+        """How many it has measured, in all its lives."""
+        try:
+            return self.log.read_bytes().count(MEASURED.encode())
+        except OSError:
+            return 0
+
     def share(self) -> float:
         """How much of its training is done, by its metrics."""
-        file = self.file.parent.parent / self.spec.place / "metrics.jsonl"
         try:
-            with file.open("rb") as metrics:
-                metrics.seek(-min(4096, file.stat().st_size), os.SEEK_END)
+            with self.metrics.open("rb") as metrics:
+                metrics.seek(-min(4096, self.metrics.stat().st_size), os.SEEK_END)
                 steps = [line["step"] for line in map(_parsed, metrics.read().splitlines()) if "step" in line]
         except OSError:
             return 0.0
@@ -77,7 +93,7 @@ class _Running:
     job: Job
     process: subprocess.Popen[bytes]
     slot: int
-    begun: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=time.time)
 
 
 def run(jobs: Sequence[Job], processes: int, say: Say, gpus: int = 0, hold: int | None = None) -> list[dict[str, Any]]:
@@ -89,7 +105,7 @@ def run(jobs: Sequence[Job], processes: int, say: Say, gpus: int = 0, hold: int 
     done = len(jobs) - len(todo)
     if done and todo:
         say(f"{done} of {len(jobs)} jobs are done already")
-    progress = _Progress(todo, say)
+    progress = _Progress(todo, processes, say)
     free, running = list(range(processes)), list[_Running]()
     try:
         while todo or running:
@@ -102,8 +118,8 @@ def run(jobs: Sequence[Job], processes: int, say: Say, gpus: int = 0, hold: int 
                 free.append(one.slot)
                 _require_done(one)
                 done += 1
-                progress.ended(one, done, len(jobs))
-            progress.show([r.job for r in running])
+                progress.ended(one, done, len(jobs), running, todo)
+            progress.show(running, todo)
     finally:  # an error or Ctrl-C: each writes a checkpoint and ends
         for one in running:
             one.process.terminate()
@@ -120,21 +136,27 @@ def _start(job: Job, slot: int, gpus: int, hold: int | None) -> subprocess.Popen
         return subprocess.Popen(
             [sys.executable, "-m", "unmask.compare.job", str(order)],
             stdin=subprocess.PIPE,  # it closes with this process, however that ends
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then asks its jobs to end in good order
             stdout=log,
             stderr=log,
-            env={**os.environ, **surroundings(slot, gpus)},
+            env={**os.environ, **surroundings(slot, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))},
             pass_fds=() if hold is None else (hold,),
         )
 
 
-def surroundings(slot: int, gpus: int) -> dict[str, str]:
-    """One thread a process, and one GPU where there are some.
+def surroundings(slot: int, gpus: int, visible: str | None = None) -> dict[str, str]:
+    """One thread a process, and one GPU where there are some, of those that are `visible` to this process; modules are
+    found where this process finds them.
 
-    >>> surroundings(3, 2)
-    {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '1'}
+    >>> found = surroundings(3, 2), surroundings(1, 2, "5,7"), surroundings(1, 0)
+    >>> [one.get("CUDA_VISIBLE_DEVICES") for one in found], found[0]["OMP_NUM_THREADS"]
+    (['1', '7', None], '1')
     """
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return {**threads, "CUDA_VISIBLE_DEVICES": str(slot % gpus)} if gpus else threads
+    found = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if gpus:
+        names = [name.strip() for name in visible.split(",")] if visible else [str(k) for k in range(gpus)]
+        found["CUDA_VISIBLE_DEVICES"] = names[slot % gpus]
+    return found
 
 
 def _require_done(one: _Running) -> None:
@@ -147,36 +169,91 @@ def _require_done(one: _Running) -> None:
 
 
 class _Progress:
-    """A line when a job ends, and one now and then with the time that is left."""
+    """A line when a job ends, and one now and then with the time that is left, for training and for measuring."""
 
-    def __init__(self, todo: Sequence[Job], say: Say) -> None:
-        self.say, self.begun, self.shown = say, time.monotonic(), time.monotonic()
-        self.total = sum(j.cost for j in todo)
-        self.ahead = {j.name: j.share() for j in todo}  # from before
-        self.spent = sum(self.ahead[j.name] * j.cost for j in todo)
-        self.before = self.spent
-        self.finished = 0.0
+    def __init__(self, todo: Sequence[Job], processes: int, say: Say) -> None:
+        self.say, self.processes, self.shown = say, processes, time.time()
+        self.before = {j.name: (j.share(), j.measured()) for j in todo}
+        self.pace, self.each = _Mean(), _Mean()
+        """FLOPs a second of training, and seconds that a milestone takes to be measured."""
 
-    def ended(self, one: _Running, done: int, number: int) -> None:
-        self.finished += one.job.cost
-        took = time.monotonic() - one.begun
-        self.say(f"{done} of {number}: {one.job.name}, {took:.0f} s{self._left(self.finished)}")
+    def ended(self, one: _Running, done: int, number: int, running: Sequence[_Running], todo: Sequence[Job]) -> None:
+        now = time.time()
+        trained = self._trained(one, now, 1.0)
+        self.pace = self.pace.and_more((1 - self.before[one.job.name][0]) * one.job.cost, trained)
+        if one.job.milestones:
+            self.each = self.each.and_more(now - one.begun - trained, one.job.milestones)
+        took = now - one.begun
+        self.say(f"{done} of {number}: {one.job.name}, {took:.0f} s{self._left(running, todo, now)}")
 
-    def show(self, running: Sequence[Job]) -> None:
-        if time.monotonic() - self.shown < SHOWN or not running:
+    def show(self, running: Sequence[_Running], todo: Sequence[Job]) -> None:
+        now = time.time()
+        if now - self.shown < SHOWN or not running:
             return
-        self.shown = time.monotonic()
-        shares = [(j, j.share()) for j in running]
-        spent = self.finished + sum(share * j.cost for j, share in shares)
-        each = ", ".join(f"{j.name} {f'{share:.0%}' if share < 1 else 'measuring'}" for j, share in shares)
-        self.say(f"{each}{self._left(spent)}")
+        self.shown = now
+        shares = [(r.job.name, r.job.share()) for r in running]
+        each = ", ".join(f"{name} {f'{share:.0%}' if share < 1 else 'measuring'}" for name, share in shares)
+        self.say(f"{each}{self._left(running, todo, now)}")
 
-    def _left(self, spent: float) -> str:
-        """By FLOPs: how fast those of this session went."""
-        made, took = spent - self.before, time.monotonic() - self.begun
-        if made <= 0 or spent >= self.total:
+    @staticmethod
+    def _trained(one: _Running, now: float, share: float) -> float:
+        """Seconds that it has trained in this session: its metrics are written to the last update."""
+        try:
+            end = one.job.metrics.stat().st_mtime if share >= 1 else now
+        except OSError:
+            end = now
+        return min(max(end - one.begun, 0.0), now - one.begun)
+
+    def _left(self, running: Sequence[_Running], todo: Sequence[Job], now: float) -> str:
+        """By FLOPs and milestones: how fast those of this session went."""
+        if not running and not todo:
             return ""
-        return f"; about {duration((self.total - spent) / made * took)} left"
+        pace, each = self.pace, self.each
+        at: list[tuple[Job, float, int]] = []  # how much of it is trained, how many milestones are measured
+        for one in running:
+            share = one.job.share()
+            before, counted = self.before[one.job.name]
+            trained, measured = self._trained(one, now, share), one.job.measured() - counted
+            pace = pace.and_more((share - before) * one.job.cost, trained)
+            if measured > 0:
+                each = each.and_more(now - one.begun - trained, measured)
+            at.append((one.job, share, measured))
+        if pace.sum <= 0 or pace.number <= 0:
+            return ""
+        known = each.sum / each.number if each.number else 0.0
+
+        def rest(job: Job, share: float, measured: int) -> float:
+            return (1 - share) * job.cost * pace.number / pace.sum + max(job.milestones - measured, 0) * known
+
+        seconds = time_left(
+            [rest(*one) for one in at], [rest(j, self.before[j.name][0], 0) for j in todo], self.processes
+        )
+        unknown = any(job.milestones for job in (*(job for job, *_ in at), *todo)) and not each.number
+        return f"; about {duration(seconds)} left{' and the measuring' if unknown else ''}"
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """Sum and number of what was seen."""
+
+    sum: float = 0.0
+    number: float = 0.0
+
+    def and_more(self, sum_: float, number: float) -> _Mean:
+        return _Mean(self.sum + sum_, self.number + number)
+
+
+def time_left(running: Sequence[float], waiting: Sequence[float], processes: int) -> float:
+    """Seconds until all is done, from those that each job still takes: the next one begins where one ends first.
+
+    >>> time_left([10, 4], [8, 3], 2), time_left([], [5, 5, 5], 2)
+    (13, 10)
+    """
+    ends = sorted(running)[-processes:]
+    ends = [0.0] * (processes - len(ends)) + ends
+    for seconds in waiting:
+        heapq.heapreplace(ends, ends[0] + seconds)
+    return max(ends)
 
 
 def duration(seconds: float) -> str:

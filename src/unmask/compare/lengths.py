@@ -19,10 +19,6 @@ from unmask.train.plan import steps_within
 
 EXACT = 1024
 """Updates that are all built and added up; of a longer run as many are, spread evenly over it."""
-LEAST = 2
-"""Updates between two milestones."""
-SPARE = 16
-"""Checkpoints that stops may leave beside those of the milestones."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,14 @@ class Budget:
 def shortened(recipe: Recipe, updates: int, share: float, count: int) -> tuple[Recipe, list[int]]:
     """The recipe of a run for a share of so many updates, and its milestones.
 
-    Of a shorter run the warm-up is shortened, too. Checkpoints stay at the milestones, beside what stops leave.
+    Of a shorter run the warm-up is shortened, too. Checkpoints stay at the milestones, and none else.
     """
     steps = updates if share == 1 else max(1, round(share * updates))
     at = milestones(steps, count) if count > 1 else [steps]
     train = recipe.train
     if share != 1:
         train = train.model_copy(update={"warmup_steps": round(train.warmup_steps * share)})
-    checkpoint = CheckpointConfig(every=at[0], keep=len(at) + SPARE)
+    checkpoint = CheckpointConfig(at=tuple(at))
     return recipe.model_copy(update={"train": train, "budget": BudgetConfig(steps=steps), "checkpoint": checkpoint}), at
 
 
@@ -86,17 +82,14 @@ def spread(updates: int, count: int) -> list[int]:
 
 
 def milestones(updates: int, count: int) -> list[int]:
-    """Multiples of one number of updates, and the run's end: as near to equal parts of it as those come.
+    """The updates nearest to equal parts of a run (of two as near the later), its end among them.
 
     >>> milestones(2500, 5), milestones(1003, 4), milestones(11, 4)
-    ([500, 1000, 1500, 2000, 2500], [251, 502, 753, 1003], [3, 6, 9, 11])
+    ([500, 1000, 1500, 2000, 2500], [251, 502, 752, 1003], [3, 6, 8, 11])
     """
-    if updates < LEAST * count:
+    if updates < count:
         raise UserError(
             f"the budget buys {updates} updates, too few for {count} milestones: give a larger budget, or "
-            f"milestones={max(1, updates // LEAST)}"
+            f"milestones={updates}"
         )
-    every = round(updates / count)
-    if every * (count - 1) >= updates:
-        every = updates // count
-    return [*(every * k for k in range(1, count)), updates]
+    return [(2 * updates * k + count) // (2 * count) for k in range(1, count + 1)]

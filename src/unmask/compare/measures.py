@@ -4,24 +4,29 @@ held-out loss   of an objective's own targets: a measure for each objective (`lo
 bpb             bits per byte where a model gives texts a probability; pseudo bits per byte, bounds and the like apart
 minimal-pairs, choice, cloze with candidates   the same alternatives for all, each model by its own log-probability
 cloze without candidates   the answer among all tokens: at the gap, or behind what precedes it where models read forward
+package.module:function    whatever it gives (`functions`)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from unmask.compare.functions import function, is_function
+from unmask.compare.items import packed
 from unmask.compare.results import Level, Measure
 from unmask.data.shards import Prepared
 from unmask.errors import UserError
+from unmask.evaluation import suites as suites_of
 from unmask.evaluation.heldout import HeldOut, unigram_losses
+from unmask.evaluation.items import Options
 from unmask.evaluation.plans import FORWARD, LIKELIHOOD
+from unmask.evaluation.targets import training_counts
 from unmask.lm import LM
-from unmask.run import evaluate
 
 HELD_OUT = "held-out loss"
 FREQUENCIES = "token frequencies of the training text"
@@ -49,20 +54,51 @@ def loss(held: HeldOut, name: str, label: str, protocol: str) -> Answer:
     return Answer(HELD_OUT, measure, held.loss, {k: v for k, v in details.items() if v is not None})
 
 
-def ask(lm: LM, suites: Mapping[str, tuple[str | None, int]], text: Prepared) -> tuple[list[Answer], dict[str, str]]:
-    """The answers to all suites (what each reads, and its limit), and why one cannot be asked of this model at all."""
+def ask(
+    lm: LM, suites: Mapping[str, tuple[str | None, int]], text: Prepared, items: bool = False
+) -> tuple[list[Answer], dict[str, str]]:
+    """The answers to all suites (what each reads, and its limit), and why one cannot be asked of this model at all.
+
+    items: with each item's outcome in the details (`items`).
+    """
     found: list[Answer] = []
     refused: dict[str, str] = {}
     for suite, (path, limit) in suites.items():
         try:
-            result = evaluate(lm, suite, path, limit)
+            found += own(lm, suite, limit, items) if is_function(suite) else asked(lm, suite, path, limit, text, items)
         except UserError as error:
-            if lm.can("score"):
+            if lm.can("score") and not is_function(suite):
                 raise  # the items are at fault, not the model
             refused[suite] = str(error)
-            continue
-        found += [_answer(suite, part, text) for part in result.get("parts", [result])]
     return found, refused
+
+
+def asked(lm: LM, suite: str, path: str | None, limit: int, text: Prepared, items: bool) -> list[Answer]:
+    """A suite's answers; bpb's are those of `text`'s held-out side."""
+    counts = training_counts(lm, text.train) if suite == "bpb" else None
+    options, lm = Options(limit=limit, counts=counts, items=items), lm.told(None)
+    chosen = suites_of.checked(lm, suite, options)
+    result = chosen.measure(lm, text.valid if suite == "bpb" else chosen.read(lm, path), options)
+    return [_answer(suite, part, text) for part in result.get("parts", [result])]
+
+
+def own(lm: LM, suite: str, limit: int, items: bool) -> list[Answer]:
+    """The answers of a function that a study brings (`functions`)."""
+    out = []
+    for measure, value, details in function(suite)(lm, limit):
+        kept = {k: v for k, v in details.items() if items or k != "items"}
+        why = "" if value is not None else str(details.get("why", "the function gave no value"))
+        out.append(Answer(suite, measure, value, kept, why))
+    return out
+
+
+def require_names(answers: Sequence[Answer]) -> None:
+    """A name is that of one measure."""
+    names = [a.measure.name for a in answers]
+    for a in answers:
+        if names.count(a.measure.name) > 1:
+            both = " and ".join(dict.fromkeys(b.suite for b in answers if b.measure.name == a.measure.name))
+            raise UserError(f"two measures are called {a.measure.name} ({both}): give one of them another name")
 
 
 def _answer(suite: str, result: Mapping[str, Any], text: Prepared) -> Answer:
@@ -70,6 +106,8 @@ def _answer(suite: str, result: Mapping[str, Any], text: Prepared) -> Answer:
     measure = make(result, text)
     kept = ("plan", "event", "other_events", "interval", "counts", "p_at_10", "mrr", "readings", "terms")
     details = {k: result[k] for k in kept if result.get(k) is not None}
+    if "items" in result and (short := packed(result["items"])) is not None:
+        details["items"] = short
     why = "" if result["value"] is not None else "nothing of it could be scored: see the counts in results.json"
     return Answer(suite, measure, result["value"], details, why)
 

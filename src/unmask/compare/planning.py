@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from unmask.compare.contamination import contamination
+from unmask.compare.halves import LEAST
 from unmask.compare.lengths import milestones, spread
 from unmask.compare.settings import Study
 from unmask.config import Strict
@@ -44,6 +45,8 @@ class Planned(Strict):
 
 class Plan(Strict):
     entries: dict[str, Planned]
+    halves: bool = False
+    """Whether one half of the held-out documents tunes and the other measures."""
     prompts: list[str]
     contamination: str
     notes: list[str] = Field(default_factory=list)
@@ -62,12 +65,15 @@ def planned(
     losses: dict[str, str] = {}
     seconds = pace() if "minutes" in study.budget else {}
     for name in study.entries:
-        recipe, text, _ = begin(study.recipe(name), cache, say)
-        recipe = resolve(recipe.model_copy(update={"seed": study.seeds[0]}), text.tokenizer)
+        try:
+            recipe, text, _ = begin(study.recipe(name), cache, say)
+            recipe = resolve(recipe.model_copy(update={"seed": study.seeds[0]}), text.tokenizer)
+            updates = study.budgeted(seconds.get(name)).updates(recipe, text)
+            at = ", ".join(map(str, milestones(updates, study.milestones)))
+        except UserError as error:
+            raise UserError(f"entry {name}: {error}") from error
         texts[name] = text
-        updates = study.budgeted(seconds.get(name)).updates(recipe, text)
         flops = _flops(recipe, text, updates)
-        at = ", ".join(map(str, milestones(updates, study.milestones)))
         say(f"{name}: {updates:,} updates of {flops / updates:.3g} FLOPs, milestones at {at}")
         losses[name] = _asked(recipe, text)
         found[name] = Planned(
@@ -79,7 +85,15 @@ def planned(
         )
     first = next(iter(study.entries))
     told = contamination(study.recipe(first), {s: asked.path for s, asked in study.suites.items()}, say)
-    plan = Plan(entries=found, prompts=prompts(texts[first]), contamination=told, notes=_notes(found))
+    documents = min(len(text.valid) for text in texts.values())
+    halves = study.tune is not None and documents >= LEAST
+    plan = Plan(
+        entries=found,
+        halves=halves,
+        prompts=prompts(texts[first]),
+        contamination=told,
+        notes=[*_notes(found), *_tuned(study, halves, documents), *_initial(study)],
+    )
     write_json(file, plan.model_dump(mode="json"))
     return plan
 
@@ -151,6 +165,28 @@ def prompts(text: Prepared) -> list[str]:
     if not middle:
         return []
     return [" ".join([*words[:middle], "[MASK]", *words[middle + 1 :]]), " ".join(words[:middle])]
+
+
+def _tuned(study: Study, halves: bool, documents: int) -> list[str]:
+    """How the learning rates come about, and on which text they are chosen."""
+    tune = study.tune
+    if tune is None:
+        return ["No tuning: each entry runs at its recipe's learning rate."]
+    chosen = (
+        "the loss on one half of the held-out documents; the other half measures the runs."
+        if halves
+        else f"the loss on the held-out text, whose {documents:,} documents are too few to be halved, so that it also "
+        "measures the runs."
+    )
+    each = f"{tune.count} learning rates for each entry, each trained for {tune.share:g} of the budget"
+    return [f"Tuning: {each} on seed {tune.seed}; chosen by {chosen}"]
+
+
+def _initial(study: Study) -> list[str]:
+    """Entries that do not begin with random weights: what made these is no part of the budget."""
+    begun = {name: recipe.init for name in study.entries if (recipe := study.recipe(name)).init is not None}
+    listed = "; ".join(f"{name} from those of {place}" for name, place in begun.items())
+    return [f"Not all begin with random weights: {listed}. What these cost is not in the budget."] if begun else []
 
 
 def _notes(found: Mapping[str, Planned]) -> list[str]:

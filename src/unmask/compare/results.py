@@ -106,6 +106,24 @@ class Entry(Strict):
     runs: list[Run]
 
 
+class OverItems(Strict):
+    """A difference over the items that both entries were asked (`items`): how far it would move with other items.
+
+    With one seed this says nothing about another training run.
+    """
+
+    of: str
+    """What the items are: pairs, gaps, questions, documents."""
+    items: int
+    """That both were scored on in every seed."""
+    seeds: int
+    difference: float
+    interval: tuple[float, float]
+    """95 %, items drawn anew, and the seeds, too, where there are several."""
+    p: float | None
+    """Of the sign-flip test over items; null with several seeds, where items are not the only thing that varies."""
+
+
 class Comparison(Strict):
     """Two entries under one measure, paired by seed."""
 
@@ -119,6 +137,8 @@ class Comparison(Strict):
     p: float | None
     real: bool
     """Whether the difference holds after correction for the number of comparisons."""
+    over_items: OverItems | None = None
+    """null where no items are kept, or the two were not asked the same ones."""
 
 
 class Claim(Strict):

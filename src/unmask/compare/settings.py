@@ -19,6 +19,7 @@ holds the whole of it, every recipe written out, and a study is resumed with the
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from unmask.compare.functions import function, is_function
 from unmask.compare.lengths import Budget
 from unmask.config import Strict
 from unmask.data.text import absolute
@@ -233,9 +235,12 @@ def _budget(common: dict[str, Any], listed: Sequence[_Entry]) -> dict[str, float
                 raise UserError(f"{key}{where}: a study has one text for all: set it beside the entries")
     ((unit, amount),) = given.items()
     try:
-        return {unit: float(amount)}
+        number = float(amount)
     except (TypeError, ValueError):
-        raise UserError(f"budget.{unit}={amount} is no number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"budget.{unit}={amount} is no number")
+    return {unit: number}
 
 
 def _recipe(entry: _Entry, common: Mapping[str, Any]) -> Recipe:
@@ -300,19 +305,28 @@ def _tune(given: Any, seeds: Sequence[int]) -> Tune:
 
 
 def _suites(given: Any, limit: int) -> dict[str, Asked]:
-    """bpb,cloze,minimal-pairs@50:PATH, or a mapping; @ says how much of it, else `limit` does.
+    """bpb,cloze,minimal-pairs@50:PATH,my.module:function, a list of such, or a mapping; @ says how much, else `limit`.
 
     >>> {name: asked.limit for name, asked in _suites("bpb@64,cloze", 512).items()}
     {'bpb': 64, 'cloze': 512}
     """
     if isinstance(given, str):
-        parts = [part.partition(":") for part in given.split(",") if part]
-        given = {head: path or None for head, _, path in parts}
+        given = given.split(",")
+    pairs = given.items() if isinstance(given, Mapping) else [_placed(str(part)) for part in given if part]
     found: dict[str, Asked] = {}
-    for text, path in given.items() if isinstance(given, Mapping) else ((text, None) for text in given):
+    for text, path in pairs:
         name, sign, number = str(text).partition("@")
+        if name in found:
+            raise UserError(f"suite {name} stands twice: its numbers would share a column, so give it once")
+        if is_function(name):
+            function(name)  # or it is refused here, before anything runs
+            if path is not None:
+                raise UserError(f"suites={name} reads no path: {path} has no place there")
+            found[name] = Asked(limit=_whole(f"suites={name}@", number) if sign else limit)
+            continue
         if name not in SUITES:
-            raise UserError(f"no suite '{name}' (known: {', '.join(SUITES)}){nearest(name, SUITES)}")
+            known = f"known: {', '.join(SUITES)}, or package.module:function"
+            raise UserError(f"no suite '{name}' ({known}){nearest(name, SUITES)}")
         if path is None and SUITES[name].own is None:
             raise UserError(f"suite {name} needs items: write suites={name}:PATH")
         if path is not None and name == "bpb":
@@ -322,6 +336,17 @@ def _suites(given: Any, limit: int) -> dict[str, Asked]:
         most = _whole(f"suites={name}@", number) if sign else limit
         found[name] = Asked(path=None if path is None else os.path.abspath(path), limit=most)
     return found
+
+
+def _placed(part: str) -> tuple[str, str | None]:
+    """
+    >>> _placed("choice@3:a.jsonl"), _placed("bpb"), _placed("my.measures:count@3")
+    (('choice@3', 'a.jsonl'), ('bpb', None), ('my.measures:count@3', None))
+    """
+    if is_function(part.partition("@")[0]):
+        return part, None
+    head, _, path = part.partition(":")
+    return head, path or None
 
 
 def _whole(name: str, given: Any, least: int = 1) -> int:

@@ -6,10 +6,13 @@ Value       a bootstrap over seeds (Efron 1979), all n^n resamples where they ar
             narrow for few seeds, so they are taken further out (Hesterberg 2015, "What Teachers Should Know About the
             Bootstrap", expanded percentiles). Of normal values the interval holds the true mean in 92 % of studies
             with 5 seeds (plain: 83 %), 87 % with 4, 74 % with 3: no resample lies outside the seeds themselves.
-            Where a measure's details hold its items, the same in every run, items are resampled too.
+            Where a measure's details hold its items, the same in every run, items are resampled too, within groups.
 Difference  of two entries, paired by seed: a t interval and a t test. Beside it `flip`, the exact sign-flip test, which
             needs no normal values but cannot say less than 2 / 2^n: 2/32 = .0625 for 5 seeds, so five seeds
             alone can never reach .05 with it, and it decides nothing here.
+Over items  beside that, where both entries were asked the same items: items (and seeds, if there are several) are drawn
+            anew, paired; with one seed also the sign-flip test over items. It tells how far the difference would move
+            with other items, never that training makes it again: with one seed it says nothing about another run.
 Real        Holm's (1979) correction over all comparisons of the study leaves p at most .05, and there are 3 seeds or
             more: two values on a coarse measure are alike too often by chance.
 
@@ -26,7 +29,8 @@ from itertools import combinations
 import numpy as np
 
 from unmask import keyed
-from unmask.compare.results import Comparison, Entry, Results
+from unmask.compare.items import Items, unpacked
+from unmask.compare.results import Comparison, Entry, OverItems, Results
 
 ALPHA = 0.05
 LEAST_SEEDS = 3
@@ -36,8 +40,16 @@ EXACT = 6
 RESAMPLES = 10_000
 CROSSED = 4_000
 """Resamples where items are drawn as well."""
-FLIPS = 16
-"""Up to so many seeds all 2^n signs are tried, else 2^16 drawn ones."""
+FLIPS, DRAWN = 16, 1 << 14
+"""Up to so many differences all 2^n signs are tried, else so many drawn ones."""
+ONE_SEED = (
+    "Over items, one seed: these intervals and p values say how far a difference would move with other items of the "
+    "same kind; they say nothing about another training run, so they make no difference real."
+)
+SEVERAL_SEEDS = (
+    "Over items and seeds: these intervals draw both anew, so they also say how far a difference would move with other "
+    "items of the same kind; which differences are real is decided over seeds alone."
+)
 
 
 @dataclass(frozen=True)
@@ -70,10 +82,11 @@ def final(entry: Entry, measure: str) -> Final | None:
         return None
     items = _items(entry, measure, values)
     across = np.array(list(values.values()))
-    parts = [f"{n} {what}" for n, what in ((len(values), "seeds"), (_columns(items), "items")) if n > 1]
+    counted = [(len(values), "seeds")] + ([(items.shown, items.of)] if items else [])
+    parts = [f"{n} {what}" for n, what in counted if n > 1]
     interval = None
-    if items is not None:
-        interval = crossed(items)
+    if items is not None and items.spread:
+        interval = items.interval()
     elif len(values) > 1:
         interval = bootstrap(across)
     return Final(values, float(across.mean()), interval, " and ".join(parts))
@@ -84,25 +97,52 @@ def compared(results: Results) -> list[Comparison]:
 
     One seed: the difference stands without interval and p, and is not called real.
     """
-    found: list[tuple[str, str, str, Paired, int]] = []
+    found: list[tuple[str, Entry, Entry, Paired, list[int]]] = []
     for measure in results.measures:
-        values = [(entry.name, ends(entry, measure.name)) for entry in results.entries]
+        values = [(entry, ends(entry, measure.name)) for entry in results.entries]
         for (a, of_a), (b, of_b) in combinations(values, 2):
             if seeds := sorted(of_a.keys() & of_b.keys()):
-                found.append((measure.name, a, b, paired([of_a[s] - of_b[s] for s in seeds]), len(seeds)))
+                found.append((measure.name, a, b, paired([of_a[s] - of_b[s] for s in seeds]), seeds))
     corrected = holm([p.p for *_, p, _ in found])
     return [
         Comparison(
             measure=measure,
-            a=a,
-            b=b,
+            a=a.name,
+            b=b.name,
             difference=p.mean,
             interval=p.interval,
             p=p.p,
-            real=least is not None and least <= ALPHA and seeds >= LEAST_SEEDS,
+            real=least is not None and least <= ALPHA and len(seeds) >= LEAST_SEEDS,
+            over_items=over_items(a, b, measure, seeds),
         )
         for (measure, a, b, p, seeds), least in zip(found, corrected, strict=True)
     ]
+
+
+def over_items(a: Entry, b: Entry, measure: str, seeds: Sequence[int]) -> OverItems | None:
+    """What the items say of a − b; None where none are kept or the two were asked others."""
+    of_a, of_b = (_items(e, measure, {s: v for s, v in ends(e, measure).items() if s in seeds}) for e in (a, b))
+    if of_a is None or of_b is None or not of_a.first.fits(of_b.first):
+        return None
+    both = _Crossed(of_a.first, of_a.outcomes - of_b.outcomes)
+    if both.shown < 2:
+        return None
+    by_item = both.shares * np.nan_to_num(both.outcomes).mean(0)
+    return OverItems(
+        of=both.of,
+        items=both.shown,
+        seeds=len(seeds),
+        difference=float(by_item.sum()),
+        interval=both.interval(),
+        p=flipped(by_item) if len(seeds) == 1 else None,
+    )
+
+
+def items_note(comparisons: Sequence[Comparison]) -> str:
+    """What a reader must know of differences over items; "" where there are none."""
+    held = [c.over_items for c in comparisons if c.over_items is not None]
+    one, several = (any((found.seeds == 1) is alone for found in held) for alone in (True, False))
+    return " ".join(s for s, told in ((ONE_SEED, one), (SEVERAL_SEEDS, several)) if told)
 
 
 def ends(entry: Entry, measure: str) -> dict[int, float]:
@@ -138,15 +178,18 @@ def flipped(differences: np.ndarray) -> float:
     True
     """
     d = np.asarray(differences, np.float64)
+    d = d[d != 0]  # whose sign changes nothing
     n = len(d)
-    bits = np.arange(1 << min(n, FLIPS))
+    least = abs(d.sum()) - 1e-12 * np.abs(d).sum()
     if n <= FLIPS:
-        signs = (bits[:, None] >> np.arange(n) & 1) * 2.0 - 1.0
-    else:
-        drawn = keyed.bits(keyed.row_keys(0, 0, bits, "flips")[:, None], np.arange(n)[None])
-        signs = keyed.below(drawn, 2) * 2.0 - 1.0
-    far = np.abs(signs @ d) >= abs(d.sum()) - 1e-12 * np.abs(d).sum()
-    return float(far.mean()) if n <= FLIPS else float((far.sum() + 1) / (len(far) + 1))
+        signs = (np.arange(1 << n)[:, None] >> np.arange(n) & 1) * 2.0 - 1.0
+        return float((np.abs(signs @ d) >= least).mean())
+    far, block = 0, max(1, (1 << 20) // n)  # draws that are held at once
+    for begin in range(0, DRAWN, block):
+        key = keyed.row_keys(0, 0, np.arange(begin, min(begin + block, DRAWN)), "flips")[:, None]
+        signs = keyed.below(keyed.bits(key, np.arange(n)[None]), 2) * 2.0 - 1.0
+        far += int((np.abs(signs @ d) >= least).sum())
+    return (far + 1) / (DRAWN + 1)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
@@ -175,12 +218,20 @@ def bootstrap(values: np.ndarray, seed: int = 0) -> tuple[float, float]:
     return _between(values[drawn].mean(1), n)
 
 
-def crossed(items: np.ndarray, seed: int = 0) -> tuple[float, float]:
+def crossed(
+    items: np.ndarray, seed: int = 0, weights: np.ndarray | None = None, group: np.ndarray | None = None
+) -> tuple[float, float]:
     """95 % interval of the mean of (seeds, items): both are drawn anew, items the same ones for all seeds.
 
     Owen 2007, "The pigeonhole bootstrap". With one seed only items vary.
+    weights  (items,) the mean is Σ items / Σ weights; None = 1 each
+    group    (items,) ascending: items are drawn within groups, and the mean is one over the groups' means
     """
     seeds, count = items.shape
+    weights = np.ones(count) if weights is None else weights
+    first = np.flatnonzero(np.diff(np.zeros(count, np.int64) if group is None else group, prepend=-1))
+    size = np.diff(np.append(first, count))
+    of_group, own = np.repeat(first, size)[None], np.repeat(size, size)[None]
     means = []
     block = max(1, (1 << 20) // count)  # resamples that are held at once
     for begin in range(0, CROSSED, block):
@@ -188,8 +239,9 @@ def crossed(items: np.ndarray, seed: int = 0) -> tuple[float, float]:
         key = keyed.row_keys(seed, 0, rows, "crossed seeds")[:, None]
         lines = items[keyed.below(keyed.bits(key, np.arange(seeds)[None]), seeds)].mean(1)
         key = keyed.row_keys(seed, 0, rows, "crossed items")[:, None]
-        columns = keyed.below(keyed.bits(key, np.arange(count)[None]), count)
-        means.append(np.take_along_axis(lines, columns, 1).mean(1))
+        columns = of_group + keyed.below(keyed.bits(key, np.arange(count)[None]), own)
+        sums = np.add.reduceat(np.take_along_axis(lines, columns, 1), first, 1)
+        means.append((sums / np.add.reduceat(weights[columns], first, 1)).mean(1))
     return _between(np.concatenate(means), seeds if seeds > 1 else count)
 
 
@@ -233,20 +285,51 @@ def _between(means: np.ndarray, n: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _items(entry: Entry, measure: str, values: dict[int, float]) -> np.ndarray | None:
-    """(seeds, items) of `details[measure]["items"]`, one number an item; None unless each value is its items' mean."""
-    lines = []
+@dataclass(frozen=True)
+class _Crossed:
+    """Outcomes of the same items in every seed, (seeds, items); `first` tells how they make a value."""
+
+    first: Items
+    outcomes: np.ndarray
+
+    @property
+    def scored(self) -> np.ndarray:
+        """(items,) in every seed."""
+        return np.asarray(~np.isnan(self.outcomes).any(0))
+
+    @property
+    def shown(self) -> int:
+        return int(self.scored.sum())
+
+    @property
+    def of(self) -> str:
+        return self.first.of
+
+    @property
+    def spread(self) -> bool:
+        """All right and all wrong show none: an interval that is a point would tell too much."""
+        seen = self.outcomes[:, self.scored]
+        return bool((seen != seen[:1, :1]).any())
+
+    @property
+    def shares(self) -> np.ndarray:
+        return self.first.shares(self.scored)
+
+    def interval(self) -> tuple[float, float]:
+        here = self.scored
+        low, high = crossed(self.outcomes[:, here], 0, self.first.weights[here], self.first.group[here])
+        return self.first.scale * low, self.first.scale * high
+
+
+def _items(entry: Entry, measure: str, values: dict[int, float]) -> _Crossed | None:
+    """What each run's last point holds of a measure's items; None unless all hold outcomes of the same ones."""
+    found: list[Items] = []
     for run in entry.runs:
         if run.seed in values:
             details = run.points[-1].details.get(measure)
-            line = details.get("items") if isinstance(details, dict) else None
-            if not isinstance(line, list) or not all(isinstance(v, (int, float)) for v in line):
+            held = details.get("items") if isinstance(details, dict) else None
+            items = unpacked(held, values[run.seed])
+            if items is None or (found and not found[0].fits(items)):
                 return None
-            if len(line) < 2 or not math.isclose(sum(line) / len(line), values[run.seed], rel_tol=1e-6, abs_tol=1e-9):
-                return None
-            lines.append(line)
-    return np.array(lines, np.float64) if len({len(line) for line in lines}) == 1 else None
-
-
-def _columns(items: np.ndarray | None) -> int:
-    return 0 if items is None else items.shape[1]
+            found.append(items)
+    return _Crossed(found[0], np.array([items.outcomes for items in found])) if found else None

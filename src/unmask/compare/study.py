@@ -9,7 +9,6 @@ DIR/results.json     the record (`results`), and report.html, which draws it
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +24,10 @@ from unmask.compare.planning import Plan, planned
 from unmask.compare.report import write_report
 from unmask.compare.results import Results, Tuning
 from unmask.compare.settings import STUDY, Study, frozen, keep, sort_out, written_out
-from unmask.compare.statistics import compared
+from unmask.compare.statistics import compared, items_note
 from unmask.config import BudgetConfig
 from unmask.errors import UserError
+from unmask.process import cores
 from unmask.recipe import Recipe
 from unmask.train.devices import choose_device
 
@@ -62,10 +62,17 @@ def compare(
     if processes is not None and processes < 1:
         raise UserError(f"processes={processes} runs nothing: give at least 1")
     place = Path(out)
+    fresh = not (place / STUDY).exists()
     study = keep(study, place, resume)
     with _alone(place) as hold:
         try:
             return _run(study, place, processes, cache, say, hold)
+        except UserError:
+            if fresh and [p.name for p in place.iterdir() if not p.name.startswith(".")] == [STUDY]:
+                (
+                    place / STUDY
+                ).unlink()  # refused before anything ran: the same place takes the study once it is mended
+            raise
         except KeyboardInterrupt:
             say(f"stopped; resume=auto continues the study in {place}")
             raise
@@ -107,7 +114,7 @@ def _run(
 ) -> Results:
     recipes = {name: study.recipe(name) for name in study.entries}
     gpus = _gpus(recipes.values())
-    at_once = processes or gpus or _cores()
+    at_once = processes or gpus or cores()
     kept = None if cache is None else str(Path(cache).absolute())
 
     def do(listed: Sequence[Job]) -> list[dict[str, Any]]:
@@ -122,7 +129,9 @@ def _run(
     ]
     found = do(listed)
     results = collected(study, plan, [(j.name, j.spec, r) for j, r in zip(listed, found, strict=True)], tunings)
-    results = results.model_copy(update={"comparisons": compared(results)})
+    comparisons = compared(results)
+    notes = [*results.notes, *filter(None, [items_note(comparisons)])]
+    results = results.model_copy(update={"comparisons": comparisons, "notes": notes})
     results.write(out)
     write_report(results, out)
     return results
@@ -135,11 +144,6 @@ def _gpus(recipes: Iterable[Recipe]) -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # ---------------------------------------------------------------- the jobs
@@ -198,6 +202,7 @@ def _tuned(
                     cache,
                     budget=astuple(study.budgeted(p.seconds)),
                     share=tune.share,
+                    half="tuning" if plan.halves else "all",
                 ),
                 tune.share * p.flops,
                 max(1, round(tune.share * p.updates)),
@@ -236,6 +241,7 @@ def _job(
         cache,
         budget=astuple(study.budgeted(p.seconds)),
         milestones=study.milestones,
+        half="measuring" if plan.halves else "all",
         loss=p.loss,
         suites={suite: (asked.path, asked.limit) for suite, asked in study.suites.items()},
         prompts=plan.prompts if seed == study.seeds[0] else (),

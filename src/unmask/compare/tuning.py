@@ -2,7 +2,8 @@
 
 Rates stand a factor of 2 apart around the recipe's, which is one of them; Muon's rate is scaled with AdamW's. A trial
 is a run in small: its schedule ends with its share of the budget, and its warm-up is shortened by that share. Chosen is
-the rate with the least held-out loss of the entry's own objective; that text also measures the runs, alike for all.
+the rate with the least held-out loss of the entry's own objective, on the half of the held-out documents that measures
+no run (`halves`), or on all of them where they are few.
 """
 
 from __future__ import annotations

@@ -68,3 +68,13 @@ class CheckpointConfig(Strict):
     """Steps between checkpoints; 0 = powers of two, then every 1,000."""
     keep: int = Field(2, ge=1)
     """How many of the newest stay besides the powers of two and the best."""
+    at: tuple[int, ...] = ()
+    """Updates whose checkpoints stay, in the place of `every`: all but the newest `keep` of them weights alone."""
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> CheckpointConfig:
+        if list(self.at) != sorted(set(self.at)) or any(step < 1 for step in self.at):
+            raise ValueError(f"checkpoint.at={list(self.at)} must be numbers of updates from 1 on that ascend")
+        if self.at and self.every:
+            raise ValueError(f"checkpoint.at stands in the place of checkpoint.every={self.every}: give one of them")
+        return self

@@ -20,6 +20,7 @@ from unmask.evaluation.bound import Draws
 from unmask.evaluation.events import cut_note, event, label, start_of, window_note
 from unmask.evaluation.heldout import content_tokens, unigram_losses
 from unmask.evaluation.intervals import ratio
+from unmask.evaluation.items import outcomes
 from unmask.evaluation.plans import LIKELIHOOD, Query, in_source, opening, plan_of, room, source_room
 from unmask.evaluation.plans import closes as ends
 from unmask.evaluation.score import log_losses
@@ -103,6 +104,7 @@ def bits_per_byte(
     plan: Plan | None = None,
     stride: int | None = None,
     watch: Watch = silent,
+    items: bool = False,
 ) -> dict[str, Any]:
     """Σ −log2 p / bytes over the documents' tokens and, where the objective has one, their end tokens.
 
@@ -145,7 +147,7 @@ def bits_per_byte(
         "start": None if start is None else tokenizer.token(start),
         "stride": stride,
         "limit": limit,
-        **_measure(text, size, windows, sums, askable, sampled, seed),
+        **_measure(text, size, windows, sums, askable, sampled, seed, items),
         "loss": sums.nats / sums.content if sums.content else None,
         "unigram_floor": None if counts is None or not sums.content else sums.floor / sums.content,
         "lossy": tokenizer.losses,
@@ -280,7 +282,7 @@ def _sums(
 
 
 def _measure(
-    text: Text, size: np.ndarray, windows: Windows, sums: _Sums, askable: int, sampled: bool, seed: int
+    text: Text, size: np.ndarray, windows: Windows, sums: _Sums, askable: int, sampled: bool, seed: int, items: bool
 ) -> dict[str, Any]:
     """Value, interval and counts. What varies: documents, or pieces of text where those with scored tokens are few.
 
@@ -293,19 +295,22 @@ def _measure(
         (np.bincount(windows.text, sums.bits, len(size)), owned) if by_documents else (sums.bits, sums.scored)
     )
     if by_documents and not sampled:
-        measured, scale = ratio(bits, size, seed), 1.0
+        weights, scale = size, 1.0
     else:  # bits a token, times tokens a byte
         some = scored > 0
-        measured, scale = ratio(bits[some], scored[some], seed), askable / max(int(size.sum()), 1)
+        bits, weights, scale = bits[some], scored[some], askable / max(int(size.sum()), 1)
+    measured = ratio(bits, weights, seed)
+    over = "documents" if by_documents else "pieces"
     return {
         "value": measured.value * scale if sums.scored.any() else None,
         "interval": None if measured.interval is None else [bound * scale for bound in measured.interval],
         "standard_error": None if measured.error is None else measured.error * scale,
-        "interval_over": "documents" if by_documents else "pieces",
+        "interval_over": over,
         "counts": {
             "documents": len(size),
             "tokens": int(text.documents[-1] - text.documents[0]),
             "bytes": int(size.sum()),
             "scored": int(sums.scored.sum()),
         },
+        **(outcomes(over, bits.tolist(), (), weights.tolist(), scale) if items else {}),
     }

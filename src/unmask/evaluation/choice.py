@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from unmask.evaluation.items import (
     Options,
     in_percent,
     item_files,
+    outcomes,
     read_items,
     sample,
     scored,
@@ -41,6 +43,7 @@ from unmask.evaluation.items import (
 from unmask.evaluation.score import Score
 from unmask.evaluation.seams import seams
 
+Scored = tuple["Question", list[Score]]
 READINGS = ("sum", "mean", "bytes")
 PROTOCOL = (
     "per cent of questions whose right answer has the largest log-probability given the context: summed over its "
@@ -86,8 +89,10 @@ def multiple_choice(model: Model, data: tuple[Question, ...], options: Options) 
     answers = [q.context[s:] + c for q, s in zip(questions, split, strict=True) for c in q.choices]
     events = Events()
     scores = list(events.see(scored(model, answers, contexts, plan=options.plan, watch=options.watch, what="answers")))
-    known = _scored(questions, scores, whole)
-    measured = {n: macro([right], options.seed)[0] if len(right) else None for n, right in _rights(known).items()}
+    which = _scored(questions, scores, whole)
+    known = [one for one in which if one is not None]
+    rights = _rights(known)
+    measured = {n: macro([right], options.seed)[0] if len(right) else None for n, right in rights.items()}
     labels = Counter(q.label for q, _ in known)
     moved = int(sum(s < len(q.context) for q, s in zip(questions, split, strict=True)))
     gone = sum(not a.context and bool(b.context) for a, b in zip(questions, asked, strict=True))
@@ -113,10 +118,17 @@ def multiple_choice(model: Model, data: tuple[Question, ...], options: Options) 
         "limit": options.limit,
         "seed": options.seed,
         "readings": [{"reading": name, **in_percent(m)} for name, m in measured.items()],
+        **(_items(which, rights["sum"]) if options.items else {}),
     }
 
 
-def _rights(known: list[tuple[Question, list[Score]]]) -> dict[str, np.ndarray]:
+def _items(which: Sequence[Scored | None], rights: np.ndarray) -> dict[str, Any]:
+    """By summed log-probability."""
+    own = iter(rights.tolist())
+    return outcomes("questions", [None if one is None else next(own) for one in which])
+
+
+def _rights(known: list[Scored]) -> dict[str, np.ndarray]:
     """(Q,) of each reading: whether the right choice stands first, a share where it ties."""
     rights: dict[str, list[float]] = {name: [] for name in READINGS}
     for q, own in known:
@@ -125,11 +137,12 @@ def _rights(known: list[tuple[Question, list[Score]]]) -> dict[str, np.ndarray]:
     return {name: np.array(right) for name, right in rights.items()}
 
 
-def _scored(questions: list[Question], scores: list[Score], whole: list[bool]) -> list[tuple[Question, list[Score]]]:
-    """The questions all of whose answers have tokens of their own (`whole`) that were scored, and those scores."""
+def _scored(questions: list[Question], scores: list[Score], whole: list[bool]) -> list[Scored | None]:
+    """Each question with its answers' scores; None unless all have tokens of their own (`whole`) that were scored."""
     first = starts([len(q.choices) for q in questions])
     own = [scores[a:b] for a, b in itertools.pairwise(first)]
-    return [(q, s) for q, s, ok in zip(questions, own, whole, strict=True) if ok and all(one.tokens for one in s)]
+    each = zip(questions, own, whole, strict=True)
+    return [(q, s) if ok and all(one.tokens for one in s) else None for q, s, ok in each]
 
 
 def _seams(model: Model, questions: list[Question]) -> tuple[list[int], list[bool]]:

@@ -22,7 +22,7 @@ from unmask.batch import Rows
 from unmask.evaluation.base import Model, device_of, objective_of, shape_of, tokenizer_of
 from unmask.evaluation.gaps import Gap, Gaps
 from unmask.evaluation.intervals import macro
-from unmask.evaluation.items import PART, TIE, Events, Options, Standing, sample, scored, standing, unknown
+from unmask.evaluation.items import PART, TIE, Events, Options, Standing, outcomes, sample, scored, standing, unknown
 from unmask.evaluation.plans import FORWARD, Query, in_source, opening, plan_of, plans_of, room, source_room
 from unmask.evaluation.score import BATCH_TOKENS, answers
 from unmask.objectives.base import Plan
@@ -67,16 +67,16 @@ def cloze(model: Model, data: Gaps, options: Options) -> dict[str, Any]:
     closed, open_ = [g for g in gaps if g.candidates], [g for g in gaps if not g.candidates]
     parts = [_candidates(model, closed, options)] if closed else []
     parts += [_vocabulary(model, open_, options)] if open_ else []
-    found = [_summary(part, options.seed) for part in parts]
+    found = [_summary(part, options.seed, options.items) for part in parts]
     lead = found[0] if len(found) == 1 else {"protocol": "two protocols: see parts", "value": None, "interval": None}
     return {
         "suite": "cloze",
         "label": "P@1, per cent, mean over relations",
-        **{k: v for k, v in lead.items() if k != "relations"},
+        **{k: v for k, v in lead.items() if k not in ("relations", "items")},
         "passed_over": data.passed_over,
         "limit": options.limit,
         "seed": options.seed,
-        **({"relations": lead["relations"]} if len(found) == 1 else {"parts": found}),
+        **({k: lead[k] for k in ("relations", "items") if k in lead} if len(found) == 1 else {"parts": found}),
     }
 
 
@@ -324,7 +324,7 @@ def _majority(gaps: Sequence[Gap], chance: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------- the numbers
 
 
-def _summary(part: Part, seed: int) -> dict[str, Any]:
+def _summary(part: Part, seed: int, items: bool) -> dict[str, Any]:
     """One protocol's dictionary. Gaps that could not be scored enter no mean; their number is shown."""
     known = np.array([s is not None for s in part.standing])
     places = [s or Standing(0, 0) for s in part.standing]  # of unknown ones nothing is used
@@ -358,4 +358,11 @@ def _summary(part: Part, seed: int) -> dict[str, Any]:
         "interval_over": "gaps within relations",
         "counts": {"relations": len(rows), "gaps": len(names), "scored": int(known.sum()), **part.counts},
         "relations": rows,
+        **(_items(part) if items else {}),
     }
+
+
+def _items(part: Part) -> dict[str, Any]:
+    """Gaps stand relation by relation."""
+    values = [None if s is None else s.precision() for s in part.standing]
+    return outcomes("gaps", values, list(Counter(g.relation for g in part.gaps).values()))

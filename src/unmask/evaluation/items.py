@@ -50,6 +50,7 @@ class Options:
     stride  bpb: tokens between two rolling windows; None = pieces side by side
     seed    of samples and intervals
     counts  bpb: (V,) unigram counts of the training text
+    items   give each item's outcome, too (`outcomes`)
     watch   shows the progress of long work
     """
 
@@ -58,6 +59,7 @@ class Options:
     stride: int | None = None
     seed: int = 0
     counts: np.ndarray | None = None
+    items: bool = False
     watch: Watch = silent
 
     def __post_init__(self) -> None:
@@ -138,6 +140,31 @@ def sample(n: int, limit: int | None, seed: int, name: str) -> np.ndarray:
         return np.arange(n)
     key = keyed.row_keys(seed, 0, keyed.purpose(name), "items")
     return np.sort(keyed.permuted(np.arange(limit), n, key))
+
+
+def outcomes(
+    of: str,
+    values: Sequence[float | None],
+    groups: Sequence[int] = (),
+    weights: Sequence[float] | None = None,
+    scale: float = 100.0,
+) -> dict[str, Any]:
+    """What a suite's `value` is made of, one number an item, ready for JSON: models are compared item by item.
+
+    value = scale × mean over groups of (Σ values / Σ weights), over items that are not None (not scored).
+
+    groups   items of each group, in their order; none = all are one
+    weights  what an item counts for; None = 1 each
+    """
+    return {
+        "items": {
+            "of": of,
+            "values": list(values),
+            "groups": list(groups) or [len(values)],
+            "weights": None if weights is None else list(weights),
+            "scale": scale,
+        }
+    }
 
 
 # ---------------------------------------------------------------- scores

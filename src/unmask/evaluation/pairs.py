@@ -22,6 +22,7 @@ from unmask.evaluation.items import (
     Options,
     in_percent,
     item_files,
+    outcomes,
     read_items,
     sample,
     scored,
@@ -94,8 +95,9 @@ def minimal_pairs(model: Model, data: PairSets, options: Options) -> dict[str, A
     scores = events.see(scored(model, texts, plan=options.plan, watch=options.watch, what="sentences"))
     sums = np.array([(s.logprob, s.tokens) for s in scores]).reshape(-1, 2, 2)  # pair, (good, bad), (log p, tokens)
     won, shorter, rows = _by_set(chosen, sums)
-    some = [len(w) > 0 for w in won]
-    whole, each = macro([w for w in won if len(w)], options.seed) if any(some) else (None, ())
+    scorable = [s[~np.isnan(s)] for s in won]
+    some = [len(w) > 0 for w in scorable]
+    whole, each = macro([w for w in scorable if len(w)], options.seed) if any(some) else (None, ())
     known = iter(each)
     for row, short in zip(rows, shorter, strict=True):
         own = next(known) if len(short) else None
@@ -118,9 +120,15 @@ def minimal_pairs(model: Model, data: PairSets, options: Options) -> dict[str, A
         "passed_over": list(data.passed_over),
         "limit": options.limit,
         "seed": options.seed,
-        **_by_term(chosen, won),
+        **_by_term(chosen, scorable),
         "sets": [{k: row[k] for k in COLUMNS} for row in rows],
+        **(_items(won) if options.items else {}),
     }
+
+
+def _items(won: Sequence[np.ndarray]) -> dict[str, Any]:
+    values = [None if np.isnan(v) else float(v) for w in won for v in w]
+    return outcomes("pairs", values, [len(w) for w in won])
 
 
 COUNTED = ("pairs", "ties", "identical", "unscorable")
@@ -132,7 +140,8 @@ def _by_set(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[dict[str, Any]]]:
     """Of each set (n,) whether the good sentence won and whether it is the shorter (halves for ties), and its counts.
 
-    `sums` holds the pairs that differ, in order; those with a sentence of which nothing is scored are left out.
+    `sums` holds the pairs that differ, in order. A pair with a sentence of which nothing is scored is won by nan, and
+    left out of the second.
     """
     won, shorter, rows = [], [], []
     begin = 0
@@ -145,7 +154,7 @@ def _by_set(
         lost = np.zeros(len(same), bool)
         lost[~same] = (here[:, :, 1] == 0).any(1)
         ties = int((own[~same & ~lost] == 0.5).sum())
-        won.append(own[~lost])
+        won.append(np.where(lost, np.nan, own))
         shorter.append(short[~lost])
         counted = (len(same), ties, int(same.sum()), int(lost.sum()))
         rows.append({"set": s.name, **dict(zip(COUNTED, counted, strict=True))})

@@ -78,7 +78,9 @@ def _bits(model: Model, data: Any, options: Options) -> dict[str, Any]:
     if asks_pairs(model):
         found = bits_of_targets(model, data, o)
     else:
-        found = bits_per_byte(model, data, o.counts, o.limit, o.seed, plan=o.plan, stride=o.stride, watch=o.watch)
+        found = bits_per_byte(
+            model, data, o.counts, o.limit, o.seed, plan=o.plan, stride=o.stride, watch=o.watch, items=o.items
+        )
     given = isinstance(data, Encoded | EncodedPairs) and data.notes
     return {**found, "warnings": list(data.notes)} if given else found
 

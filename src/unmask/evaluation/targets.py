@@ -21,7 +21,7 @@ from unmask.evaluation.events import event, start_of
 from unmask.evaluation.fit import plan_of, room, source_most
 from unmask.evaluation.heldout import content_tokens, unigram_losses
 from unmask.evaluation.intervals import ratio
-from unmask.evaluation.items import Options, sample
+from unmask.evaluation.items import Options, outcomes, sample
 from unmask.evaluation.plans import Query
 from unmask.evaluation.score import log_losses
 from unmask.objectives.supervised import Supervised
@@ -129,6 +129,7 @@ def bits_of_targets(model: Model, text: Sources, options: Options) -> dict[str, 
         "unigram_floor": below / content if content and floor is not None else None,
         "lossy": tokenizer.losses,
         "seed": options.seed,
+        **(outcomes("pairs", bits.tolist(), (), size.tolist(), 1.0) if options.items else {}),
     }
 
 

@@ -185,7 +185,7 @@ def _sized(values: dict[str, Any], sizes: dict[str, Any]) -> ModelConfig:
     for key, scale in (("embedding_scale", 0.5), ("head_scale", -0.5)):  # powers of the width
         if key in merged:
             merged[key] = float(sizes["hidden_size"]) ** scale
-    if values.get("experts", {}).get("intermediate_size"):
+    if (values.get("experts") or {}).get("intermediate_size"):
         share = values["experts"]["intermediate_size"] / values["intermediate_size"]
         narrow = max(8, round(sizes["intermediate_size"] * share / 8) * 8)
         merged["experts"] = {**values["experts"], "intermediate_size": narrow}

@@ -39,7 +39,9 @@ SHARE = 0.01
 LEAST = 1e-12
 """Of A, B and E beside the losses themselves: logarithms must be finite."""
 RANGE = (0.01, 3.0)
-"""Where variable projection looks for α and β."""
+"""Where α and β are looked for: beyond, a law is none of text, and numbers overflow."""
+FALL = 1e-4
+"""Of the loss: a term that gains less over all points says nothing."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,20 @@ def fit(points: Points, delta: float = DELTA) -> Law:
     found = None
     for alpha, beta in GRID:
         start = c.begun(_linear(c, alpha, beta, weights)[0])
-        end = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 2000, "ftol": 1e-14, "gtol": 1e-9})
+        end = minimize(
+            loss,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(None, None)] * 3 + [RANGE] * 2,
+            options={"maxiter": 2000, "ftol": 1e-14, "gtol": 1e-9},
+        )
         if np.isfinite(end.fun) and (found is None or end.fun < found.fun):
             found = end
     if found is None:
         raise UserError("no law fits these points: check that losses fall with n and d")
     law = Law(*map(float, c.law(found.x)))
+    _falls(law, points)
     _above(law, points)
     return law
 
@@ -159,6 +169,20 @@ def spread(points: Points, law: Law) -> float:
     return 1.4826 * float(np.median(np.abs(np.log(points.loss / law.loss(points.n, points.d)))))
 
 
+def _falls(law: Law, points: Points) -> None:
+    """Raise where neither more parameters nor more text are worth anything, or one of them."""
+    for what, factor, exponent, values in (
+        ("n", law.A, law.alpha, points.n),
+        ("d", law.B, law.beta, points.d),
+    ):
+        gained = factor * (values.min() ** -exponent - values.max() ** -exponent)
+        if not gained > FALL * points.loss.mean():
+            raise UserError(
+                f"the losses do not fall with {what}: there is no law to fit; check the columns, and that all losses "
+                "are of one kind (tokenizer, text, nats)"
+            )
+
+
 def _above(law: Law, points: Points) -> None:
     """Raise where a loss lies below E by more than the points' own noise explains."""
     lowest = int(points.loss.argmin())
@@ -183,7 +207,8 @@ def _residual(theta: np.ndarray, c: Centred, y: np.ndarray | None = None) -> tup
     """log L̂ − log L (…, P), and its derivatives in Θ (…, P, 5)."""
     terms = _terms(theta, c)
     total = terms[0] + terms[1] + terms[2]
-    e, a, b = (t / total for t in terms)
+    with np.errstate(invalid="ignore"):  # a step too far overflows; its loss is no number, so it is not made
+        e, a, b = (t / total for t in terms)
     return np.log(total) - (c.y if y is None else y), np.stack([e, a, b, -c.x * a, -c.z * b], -1)
 
 
@@ -220,6 +245,8 @@ def _refit(c: Centred, start: np.ndarray, weights: np.ndarray, delta: float) -> 
         diagonal += diagonal * damping[live, None] + 1e-15
         step = np.linalg.solve(normal, weighted.transpose(0, 2, 1) @ r[..., None])[..., 0]
         there = here - np.clip(step, -2, 2)
+        there[:, :3] = np.maximum(there[:, :3], c.y.mean() + np.log(LEAST))
+        there[:, 3:] = np.clip(there[:, 3:], *RANGE)
         new = _huber(_residual(there, c)[0], w, delta)
         better = new <= losses[live]
         small = losses[live] - new < ENOUGH * losses[live]

@@ -96,17 +96,42 @@ def _enough(points: Points, at: np.ndarray) -> bool:
     return len(np.unique(points.n[at])) >= FEWEST
 
 
+@dataclass(frozen=True)
+class Parabola:
+    """loss = height + bend (log N − top)² of one budget; without a minimum where it does not open upward."""
+
+    top: float
+    bend: float
+    height: float
+
+    def loss(self, n: np.ndarray) -> np.ndarray:
+        return self.height + self.bend * (np.log(n) - self.top) ** 2
+
+
+def parabola(n: np.ndarray, loss: np.ndarray) -> Parabola | None:
+    """By least squares; None where it opens downward or is a line, or there are too few sizes.
+
+    >>> found = parabola(np.exp([1.0, 2.0, 4.0]), np.array([3.5, 3.0, 5.0]))  # 3 + (log N - 2)² / 2
+    >>> round(found.top, 6), round(found.bend, 6), round(found.height, 6)
+    (2.0, 0.5, 3.0)
+    """
+    x = np.log(n)
+    if len(np.unique(x)) < FEWEST:
+        return None
+    middle = float(x.mean())
+    bend, slope, height = map(float, np.polyfit(x - middle, loss, 2))
+    if bend <= 0:
+        return None
+    return Parabola(middle - slope / (2 * bend), bend, height - slope**2 / (4 * bend))
+
+
 def _minimum(group: Points) -> Minimum:
     """Of one budget, points by rising N."""
-    x = np.log(group.n)
-    middle = x.mean()
-    bend, slope, height = np.polyfit(x - middle, group.loss, 2)
-    top = middle - slope / (2 * bend) if bend > 0 else np.inf
+    x, found = np.log(group.n), parabola(group.n, group.loss)
     flops = float(np.exp(np.log(group.flops).mean()))
-    inside = bool(x[0] <= top <= x[-1])
-    if not inside:
+    if found is None or not x[0] <= found.top <= x[-1]:
         best = int(group.loss.argmin())
         n, d, loss = (float(v[best]) for v in (group.n, group.d, group.loss))
         return Minimum(flops, len(group), n, d, loss, False)
-    d = np.exp(np.interp(top, x, np.log(group.d)))
-    return Minimum(flops, len(group), float(np.exp(top)), float(d), float(height - slope**2 / (4 * bend)), True)
+    d = float(np.exp(np.interp(found.top, x, np.log(group.d))))
+    return Minimum(flops, len(group), float(np.exp(found.top)), d, found.height, True)

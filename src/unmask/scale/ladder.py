@@ -1,42 +1,36 @@
-"""A ladder of sizes × budgets: every model is trained for every budget of FLOPs, each run in a process of its own.
-
-    out/points.jsonl   a line for each run: n, n_body, d, flops, loss, … (`points`)
-    out/runs/NAME/     the run, as `unmask pretrain` writes it; NAME.yaml its recipe, NAME.log what it said
+"""A ladder of sizes × budgets × seeds: what each run is, and what a token of it costs (`runs` trains them).
 
 Sizes are those of `model.advise` under the recipe's own switches and vocabulary. A run's schedule ends with its budget
 (Hoffmann et al. 2022, section 3.1), and its warm-up takes at most a tenth of it (Porian et al. 2024: a fixed warm-up
-holds small models back). All else is the recipe's, the learning rates too, so a ladder tells about *this* recipe.
+holds small models back). Learning rates are the recipe's, times a factor that trials tell where they are asked for
+(`rates`). All else is the recipe's, so a ladder tells about *this* recipe.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from unmask.batch import Batch
 from unmask.chart import label
+from unmask.compare.tuning import scaled
 from unmask.config import BudgetConfig, ModelConfig
 from unmask.data.cache import cache_folder
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
 from unmask.description import kept_heads
-from unmask.directory import same, stored_recipe
 from unmask.errors import UserError
 from unmask.model.advise import resized
 from unmask.model.spec import parameters, parts
-from unmask.recipe import Recipe, dump
+from unmask.recipe import Recipe
 from unmask.run import batch_flops, resolve, training_loader
 from unmask.scale.law import FLOPS_A_PARAMETER, Costs
 from unmask.scale.points import Counted
+from unmask.scale.rates import Rates
 
 Say = Callable[[str], None]
 SAMPLE = 4
@@ -50,7 +44,6 @@ OUTSIDE = ("token embeddings", "positions", "token types", "query vector")
 """Parts that `body` leaves out, with all heads."""
 LARGER, SHAPES = 1000, 13
 """Costs are known by formula up to so many times the largest size, at so many shapes."""
-POLL = 0.2
 
 
 @dataclass(frozen=True)
@@ -78,16 +71,15 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the ladder."""
+    """One run of the ladder; runs of one rung differ by their seed alone."""
 
     name: str
+    rung: str
     recipe: Recipe
     body: int
+    """Parameters of the layers and their norms."""
+    updates: int
     place: Path
-
-    @property
-    def done(self) -> bool:
-        return (self.place / "result.json").is_file()
 
 
 def sampled(recipe: Recipe, cache: str | Path | None, say: Say) -> Sampled:
@@ -103,7 +95,7 @@ def shaped(given: Sampled, target: float) -> ModelConfig:
     """The recipe's model at about `target` parameters."""
     model = given.recipe.model
     values = {k: getattr(model, k) for k in ("hidden_size", "num_heads", "num_layers")}
-    values |= model.model_dump(exclude_unset=True)
+    values |= model.model_dump(exclude_unset=True, exclude_defaults=True)
     values["vocab_size"] = model.vocab_size or given.text.tokenizer.vocabulary.size
     try:
         sized = resized(values, target)
@@ -112,38 +104,60 @@ def shaped(given: Sampled, target: float) -> ModelConfig:
             f"the recipe's model cannot have {label(target)} parameters with a vocabulary of {values['vocab_size']}: "
             "give larger sizes=, or a smaller tokenizer.vocab_size="
         ) from error
+    except ValidationError as error:  # such as a width that heads of 48 do not divide
+        raise UserError(
+            f"the recipe's model cannot be made {label(target)} parameters large: set model.hidden_size= and "
+            f"model.num_heads= to heads of 32, 64 or 128 ({error.errors()[0]['msg']})"
+        ) from error
     return sized.model_copy(update={"visibility": given.recipe.objective.visibility})
 
 
-def cells(given: Sampled, sizes: Sequence[float], budgets: Sequence[float], out: Path) -> list[Cell]:
-    """Every size with every budget, largest budget first: the longest runs start before the short ones."""
+def cells(
+    given: Sampled,
+    sizes: Sequence[float],
+    budgets: Sequence[float],
+    out: Path,
+    seeds: int = 1,
+    rates: Rates | None = None,
+) -> list[Cell]:
+    """Every size with every budget and seed, largest budget first; rates: None = the recipe's for all."""
     for name, values in (("sizes", sizes), ("budgets", budgets)):
         if len(set(values)) != len(values) or not values or min(values) <= 0:
             raise UserError(f"{name}= wants different numbers above 0, such as {name}=1e6,2e6,4e6")
     shapes = {size: shaped(given, size) for size in sorted(sizes)}
     if len({c.model_dump_json() for c in shapes.values()}) < len(shapes):
         raise UserError(f"two of sizes={', '.join(map(label, sizes))} give the same model: set them further apart")
-    return [_cell(given, size, shapes[size], budget, out) for budget in sorted(budgets)[::-1] for size in shapes]
+    return [
+        cell(given, size, config, budget, out / "runs", k, 1.0 if rates is None else rates.factor(size, budget))
+        for budget in sorted(budgets)[::-1]
+        for size, config in shapes.items()
+        for k in range(seeds)
+    ]
 
 
-def _cell(given: Sampled, size: float, config: ModelConfig, budget: float, out: Path) -> Cell:
+def cell(
+    given: Sampled, size: float, config: ModelConfig, budget: float, folder: Path, seed: int = 0, factor: float = 1.0
+) -> Cell:
+    """A model with a budget; `seed` is added to the recipe's."""
     updates = budget / given.flops(config)
     if updates < LEAST_UPDATES:
         raise UserError(
             f"a budget of {budget:.3g} FLOPs buys {updates:.1f} updates of the model of {label(size)} parameters: give "
             f"at least {LEAST_UPDATES * given.flops(config):.2g}, or a smaller train.batch_size="
         )
-    train = given.recipe.train
-    warm = min(train.warmup_steps, int(WARM_UP * updates))
+    warm = min(given.recipe.train.warmup_steps, int(WARM_UP * updates))
     recipe = given.recipe.model_copy(
         update={
             "model": config.model_copy(update={"vocab_size": given.recipe.model.vocab_size}),
             "budget": BudgetConfig(flops=budget),
-            "train": train.model_copy(update={"warmup_steps": warm}),
+            "train": scaled(given.recipe.train, factor).model_copy(update={"warmup_steps": warm}),
+            "seed": given.recipe.seed + seed,
         }
     )
-    name = f"{label(size)}-{budget:.3g}".replace("+", "")
-    return Cell(name, resolve(recipe, given.text.tokenizer), body(given, config), out / "runs" / name)
+    rung = f"{label(size)}-{budget:.3g}".replace("+", "")
+    name = f"{rung}-seed{recipe.seed}" if seed else rung
+    resolved = resolve(recipe, given.text.tokenizer)
+    return Cell(name, rung, resolved, body(given, config), max(1, int(updates)), folder / name)
 
 
 def body(given: Sampled, config: ModelConfig) -> int:
@@ -164,91 +178,3 @@ def costs(given: Sampled, sizes: Sequence[float], counted: Counted) -> Costs:
             n = body(given, config) if counted == "body" else parameters(config, kept_heads(given.recipe.objective))
         found[n] = cost
     return Costs(sorted(found), [found[n] for n in sorted(found)])
-
-
-# ---------------------------------------------------------------- the runs
-
-
-def train(ladder: Sequence[Cell], jobs: int, cache: str | Path | None, say: Say) -> None:
-    """Run what is not done yet, `jobs` at a time; each continues where it was stopped."""
-    for cell in ladder:
-        if (cell.place / "recipe.yaml").exists():
-            same(cell.recipe, stored_recipe(cell.place), cell.place)
-    todo = [cell for cell in ladder if not cell.done]
-    if len(todo) < len(ladder):
-        say(f"{len(ladder) - len(todo)} of {len(ladder)} runs are done")
-    running: list[tuple[Cell, subprocess.Popen[bytes], float]] = []
-    count = len(ladder) - len(todo)
-    try:
-        while todo or running:
-            while todo and len(running) < jobs:
-                cell = todo.pop(0)
-                running.append((cell, _start(cell, jobs, cache), time.perf_counter()))
-            time.sleep(POLL)
-            for one in [r for r in running if r[1].poll() is not None]:
-                running.remove(one)
-                count += 1
-                _ended(one[0], one[1].returncode)
-                loss = _result(one[0])["held_out_loss"]
-                say(f"{count} of {len(ladder)}: {one[0].name}, loss {loss:.4f}, {time.perf_counter() - one[2]:.0f} s")
-    finally:  # an error or Ctrl-C: each writes a checkpoint and ends
-        for _, process, _ in running:
-            process.terminate()
-        for _, process, _ in running:
-            process.wait()
-
-
-def _start(cell: Cell, jobs: int, cache: str | Path | None) -> subprocess.Popen[bytes]:
-    cell.place.parent.mkdir(parents=True, exist_ok=True)
-    recipe = cell.place.with_name(f"{cell.place.name}.yaml")
-    recipe.write_text(dump(cell.recipe), encoding="utf-8")
-    command = [sys.executable, "-m", "unmask", "pretrain", str(recipe), f"out={cell.place}", "resume=auto"]
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    with _log(cell).open("ab") as log:
-        return subprocess.Popen(
-            [*command, *([f"cache={cache}"] if cache else [])],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)},
-            start_new_session=True,  # Ctrl-C reaches this process alone: a run takes a second signal for haste
-        )
-
-
-def _log(cell: Cell) -> Path:
-    return cell.place.with_name(f"{cell.place.name}.log")
-
-
-def _ended(cell: Cell, code: int) -> None:
-    if code == 0 and cell.done:
-        return
-    said = [line for line in _log(cell).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    told = said[-1].removeprefix("error: ") if said else "it said nothing"
-    raise UserError(f"the run {cell.name} ended with code {code} ({_log(cell)}): {told}")
-
-
-def _result(cell: Cell) -> dict[str, Any]:
-    file = cell.place / "result.json"
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{file} cannot be read ({error}): remove it, and resume=auto measures the run again"
-        ) from error
-
-
-def rows(ladder: Sequence[Cell], training_tokens: int) -> Iterator[dict[str, Any]]:
-    """A line of points.jsonl for each run, smallest budget first."""
-    for cell in ladder[::-1]:
-        found = _result(cell)
-        yield {
-            "name": cell.name,
-            "n": found["parameters"],
-            "n_body": cell.body,
-            "d": found["tokens"],
-            "flops": found["flops"],
-            "loss": found["held_out_loss"],
-            "target_tokens": found["target_tokens"],
-            "steps": found["step"],
-            "seconds": found["seconds"],
-            "epochs": found["tokens"] / max(training_tokens, 1),
-        }

@@ -18,6 +18,8 @@ import numpy as np
 
 Numbers = Any
 """A float, or an array that broadcasts with the others."""
+FINITE = 500.0
+"""Largest log N: a resample that knows next to nothing of the sizes asks for more than a number can hold."""
 NAMES = ("E", "A", "B", "alpha", "beta")
 FLOPS_A_PARAMETER = 6
 """Of training, for each token: 2 forward, 4 backward (Kaplan et al. 2020, section 2.1)."""
@@ -60,10 +62,10 @@ class Law:
         >>> f"{n:.3g} {d:.3g} {d / n:.1f}"
         '7.22e+10 1.33e+12 18.4'
         """
-        total = self.alpha + self.beta
-        g = (self.alpha * self.A / (self.beta * self.B)) ** (1 / total)
         pairs = flops / FLOPS_A_PARAMETER
-        return g * pairs**self.exponent, pairs ** (self.alpha / total) / g
+        log_g = np.log(self.alpha * self.A / (self.beta * self.B)) / (self.alpha + self.beta)
+        n = np.exp(np.clip(log_g + self.exponent * np.log(pairs), -FINITE, FINITE))
+        return n, pairs / n
 
     def best_at(self, flops: float, costs: Costs) -> tuple[np.ndarray, np.ndarray]:
         """The same where a token of a model of size N costs `costs(N)` FLOPs.
@@ -98,6 +100,15 @@ class Costs:
 
     sizes: Sequence[float]
     flops: Sequence[float]
+
+    @property
+    def plain(self) -> bool:
+        """They are 6 N.
+
+        >>> Costs([1e6, 4e6], [6e6, 24e6]).plain, Costs([1e6, 4e6], [8e6, 28e6]).plain
+        (True, False)
+        """
+        return bool(np.allclose(np.array(self.flops) / self.sizes, FLOPS_A_PARAMETER, rtol=1e-3))
 
     def __call__(self, n: Numbers) -> np.ndarray:
         n, sizes = np.asarray(n, np.float64), np.asarray(self.sizes, np.float64)

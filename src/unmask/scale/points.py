@@ -37,6 +37,12 @@ FEWEST, FEWEST_VALUES = 8, 3
 """Points that five numbers are fitted to, and different N and D among them."""
 APART = 1.25
 """Points whose FLOPs differ by less than this factor have one budget."""
+LEAST = 100
+"""Parameters, and tokens."""
+FAR = 1e3
+"""Times 6 n d: no FLOPs of a run are so many or so few; its experts and its attention included."""
+ALIKE = 0.005
+"""Difference of log D between runs that differ by their seed: batches end where documents do."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,20 @@ class Points:
                 groups.append([i])
         return [np.array(sorted(g, key=lambda i: self.n[i])) for g in groups]
 
+    def between(self) -> float | None:
+        """Of log loss between runs of one size and (within ALIKE) one amount of text: a standard deviation, pooled.
+
+        >>> n, d, loss = np.array([1e6, 1e6, 2e6]), np.array([1e7, 1e7, 1e7]), np.exp([1.0, 1.2, 0.5])
+        >>> round(Points(n, d, loss, 6 * n * d, ("a", "b", "c")).between(), 4)
+        0.1414
+        """
+        order = np.lexsort((self.d, self.n))
+        n, d, y = self.n[order], np.log(self.d[order]), np.log(self.loss[order])
+        begins = np.flatnonzero((np.diff(n) != 0) | (np.diff(d) > ALIKE)) + 1
+        groups = [g for g in np.split(y, begins) if len(g) > 1]
+        free = sum(len(g) - 1 for g in groups)
+        return float(np.sqrt(sum(((g - g.mean()) ** 2).sum() for g in groups) / free)) if free else None
+
     def costs(self) -> Costs:
         """FLOPs a token by size: the mean of the points of that size."""
         sizes = np.unique(self.n)
@@ -82,7 +102,7 @@ def read_points(file: str | Path, counted: Counted = "all") -> Points:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"no points in {path}: give a readable .jsonl or .csv file ({error})") from error
-    rows = _csv(text) if path.suffix.lower() == ".csv" else _jsonl(text, path)
+    rows = _csv(text, path) if path.suffix.lower() == ".csv" else _jsonl(text, path)
     return collect(((f"{path}, line {line}", row) for line, row in rows), counted, str(path))
 
 
@@ -120,10 +140,16 @@ def _point(place: str, row: Mapping[str, Any], counted: Counted) -> tuple[str, t
             why = f" (n-counts={counted} needs it)" if name in ("n_body", "flops") else ""
             raise UserError(f"{place} has no {name}{why}; a point is n, d, loss{nearest(name, given)}")
     values = {k: _number(place, k, given[k]) for k in NUMBERS if given.get(k) not in (None, "")}
+    for name in ("n", "d"):
+        if values.get(name, LEAST) < LEAST:
+            raise UserError(f"{place}: {name}={given[name]} is too small to be meant: write all of it, not millions")
     d = values["d"]
     n = values["n_body"] if counted == "body" else values.get("n", 0.0)
     # A point without FLOPs is counted as 6 n d of all its parameters, where they are known.
     flops = values.get("flops", FLOPS_A_PARAMETER * values.get("n", n) * d)
+    plain = FLOPS_A_PARAMETER * values.get("n", n) * d
+    if "n" in values and not plain / FAR < flops < plain * FAR:
+        raise UserError(f"{place}: flops={flops:.3g} is far from 6 n d = {plain:.3g}: n, d and flops want plain units")
     if counted == "flops":
         n = flops / (FLOPS_A_PARAMETER * d)
     return str(given.get("name") or place.rsplit(", ", 1)[-1]), (n, d, values["loss"], flops)
@@ -155,6 +181,15 @@ def _jsonl(text: str, path: Path) -> Sequence[tuple[int, Mapping[str, Any]]]:
     return rows
 
 
-def _csv(text: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
-    reader = csv.DictReader(io.StringIO(text))
-    return [(reader.line_num, row) for row in reader]
+def _csv(text: str, path: Path) -> Sequence[tuple[int, Mapping[str, Any]]]:
+    """Rows below a head of names; cells are parted by a comma, a semicolon or a tab."""
+    head = text.partition("\n")[0]
+    reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=head.count))
+    names = {str(name).strip().lower() for name in reader.fieldnames or ()}
+    if text.strip() and not names & set(NUMBERS):
+        raise UserError(f"{path}: the first line names none of {', '.join(NUMBERS)}: write n,d,loss above the numbers")
+    rows = [(reader.line_num, row) for row in reader]
+    for line, row in rows:
+        if None in row:
+            raise UserError(f"{path}, line {line} has more cells than the first line: write 1000000, not 1,000,000")
+    return rows

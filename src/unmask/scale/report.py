@@ -1,4 +1,4 @@
-"""A study as tables (`compare.results`) and as a picture."""
+"""A study as tables (`compare.results`), as a picture, and as a page (`page`)."""
 
 from __future__ import annotations
 
@@ -10,50 +10,56 @@ import numpy as np
 from unmask.chart import Chart, Series, svg
 from unmask.compare.results import Results, Table
 from unmask.scale.law import laws
+from unmask.scale.page import BEST, HELD, LAW, METHODS, PATH, POINTS, Columns, page
 from unmask.scale.study import Best, Study
 
-SMOOTH = 61
-"""Points of a curve: one more than a chart puts marks on."""
+SMOOTH = 17
+"""Budgets at which the least loss is written down."""
+Rows = list[list[str | float | int | None]]
 
 
 def results(found: Study, command: str, title: str = "Scaling law") -> Results:
-    """The record that `compare` reports draw."""
+    """The record that the page draws."""
     return Results(title=title, command=command, tables=tables(found), notes=found.notes)
 
 
 def tables(found: Study) -> list[Table]:
-    """Law, exponents, minima, held-out runs, best N and D, points: in the order in which they are read."""
+    """Law, exponents, minima, held-out runs, best N and D, least loss, points: in the order in which they are read."""
+    between = "" if found.between is None else f", of runs that differ by their seed alone {100 * found.between:.2f} %"
     out = [
         Table(
-            title="L(N, D) = E + A / N^α + B / D^β",
+            title=LAW,
             columns=["number", "value", "low", "high", "projection"],
             rows=[[e.name, e.value, *e.interval, float(getattr(found.projected, e.name))] for e in found.estimates],
-            note=f"{len(found.points)} points, N counts {found.counted}; Huber on log loss, 95 % by bootstrap; scatter "
-            f"of the points about it {100 * found.spread:.2f} %; projection: least squares of relative errors",
+            note=f"{len(found.points)} runs, N counts {found.counted}; Huber on log loss, 95 % by bootstrap; scatter "
+            f"of the runs about it {100 * found.spread:.2f} %{between}; projection: least squares of relative errors",
         ),
         Table(
-            title="Best N grows as C^a",
+            title=METHODS,
             columns=["method", "a", "low", "high"],
             rows=[[m.method, m.exponent, *(m.interval or (None, None))] for m in found.methods],
         ),
     ]
     if found.minima:
-        rows: list[list[str | float | int | None]] = [
-            [m.flops, m.points, m.n, m.d, m.loss, "" if m.inside else "at the edge"] for m in found.minima
-        ]
-        out.append(Table(title="IsoFLOP minima", columns=["flops", "points", "n", "d", "loss", "place"], rows=rows))
+        rows: Rows = [[m.flops, m.points, m.n, m.d, m.loss, "" if m.inside else "at the edge"] for m in found.minima]
+        out.append(Table(title="IsoFLOP minima", columns=["flops", "runs", "n", "d", "loss", "place"], rows=rows))
     if found.held:
+        errors = ("error %", "error low", "error high")
         out.append(
             Table(
-                title="Held-out larger runs",
-                columns=["run", "n", "d", "loss", "predicted", "low", "high", "error %"],
-                rows=[[h.name, h.n, h.d, h.loss, h.predicted, *h.interval, 100 * h.error] for h in found.held],
-                note="left out of every fit; interval: 95 % for a single run",
+                title=HELD,
+                columns=["run", "n", "d", "flops", "loss", "predicted", "low", "high", *errors],
+                rows=[
+                    [h.name, h.n, h.d, h.flops, h.loss, h.predicted, *h.interval]
+                    + [100 * e for e in (h.error, *h.error_interval)]
+                    for h in found.held
+                ],
+                note="left out of every fit; intervals: 95 % for a single run; error: predicted / loss − 1",
             )
         )
     out.append(
         Table(
-            title="Best N and D",
+            title=BEST,
             columns=["flops", "counted", "n", "n low", "n high", "d", "d low", "d high", "loss", "low", "high"],
             rows=[_best(b) for b in found.best],
             note="counted by 6 N D, or by the FLOPs that a token of each size costs; "
@@ -62,14 +68,31 @@ def tables(found: Study) -> list[Table]:
     )
     p = found.points
     columns = zip(p.names, p.n.tolist(), p.d.tolist(), p.flops.tolist(), p.loss.tolist(), strict=True)
-    lists: list[list[str | float | int | None]] = [list(row) for row in columns]
-    return [*out, Table(title="Points", columns=["name", "n", "d", "flops", "loss"], rows=lists)]
+    lists: Rows = [list(row) for row in columns]
+    return [*out, path(found), Table(title=POINTS, columns=["name", "n", "d", "flops", "loss"], rows=lists)]
+
+
+def path(found: Study) -> Table:
+    """The best N and the least loss from the smallest budget to the largest that is asked for."""
+    p = found.points
+    top = max([float(p.flops.max()), *(b.flops for b in found.best), *(h.flops for h in found.held)])
+    rows: Rows = []
+    many = laws(found.resamples)
+    for c in np.geomspace(float(p.flops.min()), top, SMOOTH).tolist():
+        n, d = found.best_at(found.law, c)
+        ns, ds = found.best_at(many, c)
+        each = many.loss(ns, ds)
+        rows.append([c, float(n[0, 0]), *_band(ns), float(d[0, 0]), float(found.law.loss(n, d)[0, 0]), *_band(each)])
+    note = "counted as in the last rows of the best N and D"
+    columns = ["flops", "n", "n low", "n high", "d", "loss", "low", "high"]
+    return Table(title=PATH, columns=columns, rows=rows, note=note)
 
 
 def write(found: Study, out: Path, record: Results) -> None:
-    """results.json and picture.svg in a folder."""
+    """results.json, report.html and picture.svg in a folder."""
     out.mkdir(parents=True, exist_ok=True)
     record.write(out)
+    (out / "report.html").write_text(page(record), encoding="utf-8")
     (out / "picture.svg").write_text(picture(found), encoding="utf-8")
 
 
@@ -79,18 +102,14 @@ def picture(found: Study) -> str:
     groups = [p.take(at) for at in p.budgets()]
     lines = tuple(Series(f"{g.flops.mean():.2g} FLOPs", g.n.tolist(), g.loss.tolist()) for g in groups if len(g) > 1)
     charts = [Chart("Loss against size, a line for each budget", lines, "N", "nats", log_x=True)] if lines else []
-    top = max([float(p.flops.max()), *(b.flops for b in found.best), *(h.flops for h in found.held)])
-    budgets = np.geomspace(float(p.flops.min()), top, SMOOTH)
-    many, at = laws(found.resamples), _log(budgets)
-    n = [found.law.best(c) for c in budgets]
-    spread = [many.best(c) for c in budgets]
-    size = Series("law", at, [float(a) for a, _ in n], *_band([a for a, _ in spread]))
+    along = Columns(path(found))
+    at = _log(along["flops"])
     inside = [m for m in found.minima if m.inside]
+    size = Series("law", at, along["n"], along["n low"], along["n high"])
     points = Series("parabolas", _log([m.flops for m in inside]), [m.n for m in inside])
     both = (size, points) if inside else (size,)
-    charts.append(Chart("Best size against budget (6 N D)", both, "log10 FLOPs", "N", log_y=True))
-    losses = [float(found.law.loss(a, d)) for a, d in n]
-    least = Series("law", at, losses, *_band([many.loss(a, d) for a, d in spread]))
+    charts.append(Chart("Best size against budget", both, "log10 FLOPs", "N", log_y=True))
+    least = Series("law", at, along["loss"], along["low"], along["high"])
     best = [(float(g.flops[g.loss.argmin()]), float(g.loss.min())) for g in groups]
     drawn = [least, Series("best run", _log([c for c, _ in best]), [loss for _, loss in best])]
     if found.held:
@@ -100,15 +119,14 @@ def picture(found: Study) -> str:
     return svg(*charts)
 
 
-def _log(flops: Sequence[float] | np.ndarray) -> list[float]:
+def _log(flops: Sequence[float]) -> list[float]:
     """Powers of ten: FLOPs reach numbers that no axis label holds."""
     return np.log10(np.asarray(flops)).tolist()
 
 
-def _band(values: list[np.ndarray]) -> tuple[list[float], list[float]]:
-    """95 % of resamples, at each place."""
-    both = np.quantile(np.stack([np.ravel(v) for v in values]), [0.025, 0.975], axis=1)
-    return both[0].tolist(), both[1].tolist()
+def _band(values: np.ndarray) -> list[float]:
+    """95 % of resamples."""
+    return np.quantile(values, [0.025, 0.975]).tolist()
 
 
 def _best(b: Best) -> list[str | float | int | None]:

@@ -12,13 +12,15 @@ from unmask import keyed
 from unmask.errors import UserError, nearest
 from unmask.scale.fit import RESAMPLES, bootstrap, drawn, fit, interval, named, project, spread
 from unmask.scale.isoflop import Minimum, PowerLaw, minima, power_law
-from unmask.scale.law import FLOPS_A_PARAMETER, NAMES, Costs, Law, laws
+from unmask.scale.law import NAMES, Costs, Law, laws
 from unmask.scale.points import Counted, Points
 
 HoldOut = Literal["none", "largest"]
 PROJECTIONS = 200
 """Resamples of variable projection, which takes a millisecond each."""
 LEAST_RESAMPLES = 100
+SCATTERED = 0.05
+"""Of log loss about the law: runs of one recipe lie within a percent or two."""
 NOTHING = 1e-6
 """Nats."""
 AHEAD = 10
@@ -86,6 +88,12 @@ class Held:
     error: float
     """predicted / loss − 1."""
 
+    @property
+    def error_interval(self) -> tuple[float, float]:
+        """The same of the interval's ends: it holds 0 where the interval holds the loss."""
+        low, high = (end / self.loss - 1 for end in self.interval)
+        return low, high
+
 
 @dataclass(frozen=True)
 class Best:
@@ -118,9 +126,17 @@ class Study:
     minima: list[Minimum]
     power: PowerLaw | None
     spread: float
+    between: float | None
+    """Of log loss between runs that differ by their seed alone, a standard deviation; None where there are none."""
+    costs: Costs
     held: list[Held]
     best: list[Best]
     notes: list[str]
+
+    def best_at(self, law: Law, flops: float) -> tuple[np.ndarray, np.ndarray]:
+        """The best N and D of laws (R, 1), by what a token costs; (R, 1) each."""
+        n, d = law.best(flops) if self.costs.plain else law.best_at(flops, self.costs)
+        return np.reshape(n, (-1, 1)), np.reshape(d, (-1, 1))
 
     def summary(self) -> dict[str, Any]:
         """Everything but the points and the resamples, for JSON."""
@@ -131,6 +147,7 @@ class Study:
             "intervals": {e.name: e.interval for e in self.estimates},
             "projection": named(self.projected),
             "spread": self.spread,
+            "between_seeds": self.between,
             **{key: getattr(self, key) for key in ("methods", "minima", "held", "best", "notes")},
         }
 
@@ -139,7 +156,11 @@ def study(points: Points, asked: Asked, costs: Costs | None = None) -> Study:
     """Fit the law and everything beside it. costs: FLOPs a token by size; without it, those of the points."""
     kept, left = points, None
     if asked.holdout == "largest":
-        largest = points.budgets()[-1]
+        *smaller, largest = points.budgets()
+        if len(smaller) < 2:
+            raise UserError(
+                f"holdout=largest leaves {len(smaller)} of {len(smaller) + 1} budgets: fit at least 2, or hold none out"
+            )
         kept, left = points.take(np.setdiff1d(np.arange(len(points)), largest)), points.take(largest)
     law = fit(kept)
     rows = bootstrap(kept, law, asked.resamples, asked.seed)
@@ -160,9 +181,11 @@ def study(points: Points, asked: Asked, costs: Costs | None = None) -> Study:
         found,
         power,
         spread(kept, law),
+        kept.between(),
+        costs,
         [] if left is None else _held(kept, left, law, rows, asked.seed),
         [b for c in asked.budgets or (AHEAD * top,) for b in best(law, rows, c, costs, top)],
-        _notes(rows, found),
+        _notes(rows, found, spread(kept, law)),
     )
 
 
@@ -175,8 +198,7 @@ def _estimate(name: str, value: float, resamples: np.ndarray) -> Estimate:
 def best(law: Law, rows: np.ndarray, flops: float, costs: Costs, top: float) -> list[Best]:
     """Best N and D of a budget, by 6 N D and, where that differs, by the FLOPs that a token costs."""
     many, out = laws(rows), []
-    plain = bool(np.allclose(np.array(costs.flops) / costs.sizes, FLOPS_A_PARAMETER, rtol=1e-3))
-    for counted in ("6 N D",) if plain else ("6 N D", "formula"):
+    for counted in ("6 N D",) if costs.plain else ("6 N D", "formula"):
         exact = counted == "formula"
         n, d = law.best_at(flops, costs) if exact else law.best(flops)
         ns, ds = many.best_at(flops, costs) if exact else many.best(flops)
@@ -210,9 +232,11 @@ def _held(kept: Points, left: Points, law: Law, rows: np.ndarray, seed: int) -> 
     return out
 
 
-def _notes(rows: np.ndarray, found: Sequence[Minimum]) -> list[str]:
+def _notes(rows: np.ndarray, found: Sequence[Minimum], off: float) -> list[str]:
     """What a reader must know before believing the numbers."""
     notes = []
+    if off > SCATTERED:
+        notes.append(f"the runs lie {100 * off:.2g} % off the law: are all losses of one kind (tokenizer, text, nats)?")
     low, high = _estimate("E", 0.0, rows[:, 0]).interval
     if low <= 0.5 * high:
         notes.append(

@@ -1,9 +1,9 @@
 """A run on disk: `checkpoints/step-N/`, whole or not there at all.
 
     model.safetensors      every distinct tensor once; the header lists which names share it ("aliases")
-    optimizer.safetensors  see `unmask.train.optim`
+    optimizer.safetensors  see `unmask.train.optim`; one that is kept to be measured loses it later (`lighten`)
     state.json             format version, step, counters, best value, plan
-    manifest.json          size and SHA-256 of the three others, written last
+    manifest.json          size and SHA-256 of the others, written last
 
 A checkpoint is built in a hidden directory beside its place, every file is flushed to the disk, and one rename
 puts it there: a kill at any moment leaves the previous checkpoints untouched and at worst a hidden directory,
@@ -18,7 +18,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,11 +190,16 @@ def find(checkpoints: Path) -> Found:
     return Found(dict(sorted(whole.items())), partial)
 
 
-def newest(checkpoints: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose content matches its hashes, and what was passed over on the way to it."""
+def newest(checkpoints: Path, resumable: bool = False) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint whose content matches its hashes, and what was passed over on the way to it.
+
+    resumable: only those that training can go on from, which weights alone are not enough for.
+    """
     found = find(checkpoints)
     passed = list(found.partial)
     for path in reversed(found.whole.values()):
+        if resumable and is_light(path):
+            continue
         damage = _damage(path, hashes=True)
         if not damage:
             return path, passed
@@ -222,9 +227,8 @@ def best_checkpoint(checkpoints: Path) -> Path | None:
 
 def _damage(path: Path, hashes: bool) -> str:
     """Why a checkpoint cannot be used, or ""."""
-    try:
-        files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError):
+    files = _listed(path)
+    if files is None:
         return "no manifest"
     for name, expected in files.items():
         file = path / name
@@ -235,8 +239,18 @@ def _damage(path: Path, hashes: bool) -> str:
     return ""
 
 
-def due(step: int, every: int) -> bool:
+def _listed(path: Path) -> dict[str, Any] | None:
+    """The files of a checkpoint by its manifest."""
+    try:
+        return dict(json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def due(step: int, every: int, at: Collection[int] = ()) -> bool:
     """Is a checkpoint written after this many updates? every = 0: at powers of two, then every 1,000."""
+    if at:
+        return step in at
     if every:
         return step % every == 0
     return step % 1000 == 0 if step >= 1000 else is_power_of_two(step)
@@ -246,19 +260,41 @@ def is_power_of_two(step: int) -> bool:
     return step > 0 and step & (step - 1) == 0
 
 
-def retain(checkpoints: Path, keep: int, best: int | None) -> None:
-    """Remove all but powers of two, the last `keep` and the best."""
+def retain(checkpoints: Path, keep: int, best: int | None, at: Collection[int] = ()) -> None:
+    """Remove all but powers of two, the last `keep`, the best and those `at` these steps; of these, weights stay."""
     whole = find(checkpoints).whole
-    kept = {*list(whole)[-keep:], best}
+    newest_ones = list(whole)[-keep:]
     for step, path in whole.items():
-        if step not in kept and not is_power_of_two(step):
+        if step in newest_ones:
+            continue
+        if step in at:
+            lighten(path)
+        elif step != best and not is_power_of_two(step):
             _remove(path)
 
 
-def most_at_once(total: int, every: int, keep: int) -> int:
-    """The most checkpoints that lie on the disk together: powers of two, the last, the best and one being written."""
-    powers = sum(due(2**k, every) for k in range(total.bit_length()))
-    return powers + keep + 2
+def lighten(path: Path) -> None:
+    """Leave a checkpoint's weights and counters alone: its manifest forgets the optimizer before the file goes."""
+    files = _listed(path)
+    if files is None:
+        return
+    if files.pop(OPTIMIZER, None) is not None:
+        write_json(path / MANIFEST, {"format": FORMAT, "files": files})
+    (path / OPTIMIZER).unlink(missing_ok=True)  # also what a kill left between the two
+
+
+def is_light(path: Path) -> bool:
+    """Whether a whole checkpoint holds weights alone."""
+    return OPTIMIZER not in (_listed(path) or {OPTIMIZER: None})
+
+
+def most_at_once(total: int, every: int, keep: int, at: Collection[int] = ()) -> tuple[int, int]:
+    """The most checkpoints that lie on the disk together, and beside them the most that are weights alone.
+
+    Powers of two, the last, the best and one being written; those `at` steps are light but for the last.
+    """
+    powers = sum(due(2**k, every, at) for k in range(total.bit_length())) if not at else 0
+    return powers + keep + 2, max(0, sum(step <= total for step in at) - keep)
 
 
 def discard(checkpoints: Path) -> None:

@@ -175,7 +175,7 @@ class Trainer:
 
     def _restore(self) -> None:
         """Take up the newest whole checkpoint; without one, or without a plan, start from the beginning."""
-        place, passed = checkpoint.newest(self.checkpoints)
+        place, passed = checkpoint.newest(self.checkpoints, resumable=True)
         for name in passed:
             self._say(f"ignoring the incomplete checkpoint {name}")
         checkpoint.clean(self.checkpoints)
@@ -218,9 +218,12 @@ class Trainer:
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""
         tensors, _ = named_once(self.networks)
-        config, held = self.settings.checkpoint, len(checkpoint.find(self.checkpoints).whole)
-        count = max(1, checkpoint.most_at_once(self.total_steps or 1, config.every, config.keep) - held)
-        needed = count * checkpoint.need(tensors, self.optimizer.state_bytes())
+        config, held = self.settings.checkpoint, list(checkpoint.find(self.checkpoints).whole.values())
+        whole, light = checkpoint.most_at_once(self.total_steps or 1, config.every, config.keep, config.at)
+        held_light = sum(map(checkpoint.is_light, held))
+        whole, light = max(1, whole - (len(held) - held_light)), max(0, light - held_light)
+        count = whole + light
+        needed = whole * checkpoint.need(tensors, self.optimizer.state_bytes()) + light * checkpoint.need(tensors, 0)
         free = shutil.disk_usage(self.out).free
         if free < needed:
             raise UserError(
@@ -321,12 +324,12 @@ class Trainer:
         if self.evaluation is not None and self.evaluation.due(c.step, self.total_steps) and c.evaluated != c.step:
             evaluated = self._evaluate(self.evaluation, metrics, stop)
         stopping = stop.requested is not None
-        due = checkpoint.due(c.step, config.every) or c.best_step != best or self._finished or stopping
+        due = checkpoint.due(c.step, config.every, config.at) or c.best_step != best or self._finished or stopping
         if due and (evaluated or not saved):
             metrics.sync()
             state = {**asdict(c), "plan": asdict(self.plan) if self.plan else None}
             checkpoint.write(self.checkpoints, c.step, self.networks, self.optimizer.state_tensors(), state)
-            checkpoint.retain(self.checkpoints, config.keep, c.best_step)
+            checkpoint.retain(self.checkpoints, config.keep, c.best_step, config.at)
         if stopping:
             then = "resume=auto continues" if self.plan else "its length is not known yet: resume=auto starts again"
             self._say(f"stopped by {stop.requested} after step {c.step}; {then}")

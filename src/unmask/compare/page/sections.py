@@ -9,7 +9,7 @@ from unmask.compare.page import curves
 from unmask.compare.page.curves import AXES
 from unmask.compare.page.markup import Html, chance, join, listed, more, number, several, short, span, table, tag
 from unmask.compare.results import Comparison, Measure, Results
-from unmask.compare.statistics import ends, final, holm, paired
+from unmask.compare.statistics import ends, final, holm, items_note, paired
 
 ABILITIES = ("score", "fill", "generate", "embed")
 FOLDED = 20
@@ -90,7 +90,9 @@ def finals(results: Results) -> Html:
     heads = [join([m.label, tag("small", _arrow(m))]) for m in columns]
     how = "Mean at the last milestone; dots are seeds, dashes trivial levels."
     if over:
-        how += f" Below it the 95 % interval: a bootstrap over {listed(list(over), 'or')}, expanded for few seeds."
+        how += f" Below it the 95 % interval: a bootstrap over {listed(list(over), 'or')}, expanded for few of them."
+        if len(results.seeds) == 1:
+            how += " Over items, one seed: it says nothing about another training run."
     else:
         how += " One seed: no interval."
     return join(
@@ -117,9 +119,14 @@ def comparisons(results: Results) -> Html:
         return Html("")
     labels = {m.name: m.label for m in results.measures}
     by_measure: dict[str, list[list[object]]] = {}
-    for c, corrected in zip(results.comparisons, holm([c.p for c in results.comparisons]), strict=True):
-        by_measure.setdefault(c.measure, []).append(_compared(results, c, corrected))
+    about_items = items_note(results.comparisons)
+    over_seeds = holm([c.p for c in results.comparisons])
+    over_items = holm([c.over_items.p if c.over_items else None for c in results.comparisons])
+    for c, corrected, items_corrected in zip(results.comparisons, over_seeds, over_items, strict=True):
+        more_cells = _over_items(c, items_corrected) if about_items else []
+        by_measure.setdefault(c.measure, []).append([*_compared(results, c, corrected), *more_cells])
     columns = ["entries", "difference", "95 % interval", "p", "p, corrected", "p, signs", "verdict"]
+    columns += ["over items, 95 %", "p, over items, corrected"] if about_items else []
     fold = len(results.comparisons) > FOLDED
     parts = []
     for name, rows in by_measure.items():
@@ -134,7 +141,7 @@ def comparisons(results: Results) -> Html:
         "Signs: the exact sign-flip test, which assumes less"
     )
     how += f" but with {several(len(results.seeds), 'seed')} cannot go below {least}." if least else "."
-    return join([*parts, tag("p", how, class_="note")])
+    return join([*parts, tag("p", how, class_="note"), tag("p", about_items, class_="note") if about_items else ""])
 
 
 def _compared(results: Results, c: Comparison, corrected: float | None) -> list[object]:
@@ -144,6 +151,14 @@ def _compared(results: Results, c: Comparison, corrected: float | None) -> list[
     said = tag("span", "real", class_="yes") if c.real else tag("span", "not shown", class_="no")
     name = f"{c.a} \u2212 {c.b}"
     return [name, _signed(c.difference), span(c.interval) or "–", chance(c.p), chance(corrected), chance(flip), said]
+
+
+def _over_items(c: Comparison, corrected: float | None) -> list[object]:
+    """What other items would make of the difference."""
+    if c.over_items is None:
+        return ["–", "–"]
+    shown = join([span(c.over_items.interval), " ", tag("small", f"{c.over_items.items:,} {c.over_items.of}")])
+    return [shown, chance(corrected)]
 
 
 def _signed(value: float) -> str:

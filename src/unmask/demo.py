@@ -1,4 +1,8 @@
-"""The demo: one text, one tokenizer, four architectures, the same number of processed tokens."""
+"""The demo: four architectures, first in a small world with a known truth, then on the user's text.
+
+The first part is laboratory `architectures` in small (docs/labs/architectures.md). The second: one text, one tokenizer,
+the same number of processed tokens.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from unmask.compare.report import write_report
+from unmask.directory import environment
 from unmask.errors import UserError
+from unmask.labs.architectures.picture import picture
+from unmask.labs.architectures.study import MILESTONES, SHORT, small
+from unmask.labs.base import PICTURE
 from unmask.lm import LM
 from unmask.loading import load
 from unmask.run import Run, evaluate, pretrain, read_held_out_text
@@ -48,10 +57,38 @@ def demo(corpus: str | None, out: Path, tokens: float | None = None) -> list[Sho
         raise UserError(f"{out} is a file: give --out a directory")
     if out.exists() and any(out.iterdir()):
         out = _fresh(out)
+    tokens = tokens or TOKENS
+    _small_world(out / "world", min(SHORT, max(MILESTONES, round(SHORT * tokens / TOKENS))))
     path = corpus or str(_prose(out))
-    shown = [_one(recipe, path, out, tokens or TOKENS) for recipe in RECIPES]
+    shown = [_one(recipe, path, out, tokens) for recipe in RECIPES]
     _print(shown, path, out, time.perf_counter() - begun)
     return shown
+
+
+def _small_world(out: Path, steps: int) -> None:
+    """Laboratory `architectures` in small: who learns first that two adjectives decide a rating?"""
+    out.mkdir(parents=True, exist_ok=True)
+    found = small(out, lambda sentence: print(sentence, file=sys.stderr, flush=True), steps)
+    found = found.model_copy(update={"command": "unmask demo", "environment": environment()})
+    found.write(out)
+    write_report(found, out)
+    (out / PICTURE).write_text(picture(found), encoding="utf-8")
+    measure = found.measures[0]
+    table = _table("Four architectures in a small world: ratings that are right")
+    for name in ("model", "parameters", *(f"step {p.step}" for p in found.entries[0].runs[0].points), "seconds"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for entry in found.entries:
+        points = entry.runs[0].points
+        values = (f"{p.values[measure.name]:.2f}" for p in points)
+        table.add_row(entry.name, f"{entry.parameters:,}", *values, f"{points[-1].seconds:.0f}")
+    console = _console()
+    console.print(table)
+    levels = ", ".join(f"{level.label} {level.value:.2f}" for level in measure.levels)
+    console.print(
+        f"\n{measure.protocol}.\nLevels: {levels}. The whole of it: unmask lab architectures out=DIR\n"
+        f"Page and picture: {out / 'report.html'}, {out / PICTURE}\n",
+        markup=False,
+    )
 
 
 def _fresh(out: Path) -> Path:
@@ -96,6 +133,14 @@ def _sample(lm: LM, text: str) -> str:
     return f"{given} …\n→{lm.generate(given, max_tokens=24, temperature=0.7, top_k=40)[0]}"
 
 
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 128, highlight=False)
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=None, pad_edge=False)
+
+
 def _shown(token: str) -> str:
     return token.replace("\n", "\\n")
 
@@ -113,9 +158,8 @@ def _print(shown: list[Shown], corpus: str, out: Path, seconds: float) -> None:
         "bits per byte": lambda s: f"{s.bits['value']:.3f}" + (" (pseudo)" if "pseudo" in s.bits["label"] else ""),
         "export diff": lambda s: f"{s.difference:.1e}",
     }
-    wide = sys.stdout.isatty()
-    console = Console(width=None if wide else 128, highlight=False)
-    table = Table(title=f"Four architectures on {corpus}", title_justify="left", box=None, pad_edge=False)
+    console = _console()
+    table = _table(f"Four architectures on {corpus}")
     for name in columns:
         table.add_column(name, justify="left" if name == "model" else "right")
     for s in shown:

@@ -26,6 +26,7 @@ from unmask.objectives.base import Objective
 from unmask.objectives.registry import GROUP, Registry, given, name_of, presets_of
 from unmask.objectives.show import toy
 from unmask.recipe import load_recipe, validate
+from unmask.show import listing
 
 from .suite import OBJECTIVES, texts
 
@@ -252,3 +253,11 @@ def test_a_run_of_a_plug_in_that_is_not_installed_says_so(tmp_path: Path) -> Non
     for ask in (lambda: load(tmp_path), lambda: stored_recipe(tmp_path)):
         with pytest.raises(UserError, match=r"'unswap' is no objective here .*known where that package is installed"):
             ask()
+
+
+def test_a_plug_in_whose_settings_must_be_given_is_listed_all_the_same() -> None:
+    """As laboratory `electra`'s `opposed`, which our own package announces."""
+    rows, broken = listing()
+    row = next(r for r in rows if r["name"] == "opposed")
+    assert not broken and row["plugin"] and row["needs"] == [] and row["about"]
+    assert [r["name"] for r in listing("opposed")[0]] == ["opposed"]

@@ -94,7 +94,7 @@ def test_six_files_of_the_reading_order_exist() -> None:
     assert len(names) == 6 and all((ROOT / n).exists() for n in names)
 
 
-def test_demo_prints_one_table_and_checks_every_export(place: Path) -> None:
+def test_demo_opens_with_the_small_world_and_checks_every_export(place: Path) -> None:
     done = run(["demo", "my.txt", "--out", "demo", "--tokens", "3000"], place)
     assert done.returncode == 0, done.stderr
     rows = [
@@ -103,6 +103,8 @@ def test_demo_prints_one_table_and_checks_every_export(place: Path) -> None:
         if line.startswith(("encoder-", "decoder-", "prefix-", "encdec-"))
     ]
     table = {row[0]: row for row in rows if not row[0].endswith(":")}
+    assert all((place / "demo" / "world" / name).exists() for name in ("results.json", "report.html", "picture.svg"))
+    assert done.stdout.index("small world") < done.stdout.index("Four architectures on my.txt")
     assert len(table) == 4
     assert all(float(row[-1]) < 1e-4 for row in table.values())
     assert all((place / "demo" / f"{name}-hf" / "config.json").exists() for name in table)

@@ -349,10 +349,10 @@ def demo(
     corpus: Annotated[
         str | None, typer.Argument(help="Your text; without it, the prose that ships with CPython.")
     ] = None,
-    out: Annotated[str, typer.Option(help="Where the four runs and exports go.")] = "runs/demo",
-    tokens: Annotated[float, typer.Option(help="Processed tokens for each model.")] = 0.0,
+    out: Annotated[str, typer.Option(help="Where the runs, pages and exports go.")] = "runs/demo",
+    tokens: Annotated[float, typer.Option(help="Processed tokens for each model; fewer shorten both parts.")] = 0.0,
 ) -> None:
-    """Train a tokenizer and four small models on the same text, then compare, sample and export them."""
+    """Four small models in a small world, then on your text with one tokenizer: compared, sampled and exported."""
     from unmask.demo import demo as show
 
     show(corpus, Path(out), tokens or None)

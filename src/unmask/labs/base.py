@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,16 @@ MODULES = {
     "tokens": "unmask.labs.tokens.lab",
     "inside": "unmask.labs.inside.lab",
     "objectives": "unmask.labs.objectives.lab",
+    "architectures": "unmask.labs.architectures.lab",
+    "electra": "unmask.labs.electra.lab",
+    "beyond": "unmask.labs.beyond.lab",
+    "real-text": "unmask.labs.real_text.lab",
+    "ladders": "unmask.labs.ladders.lab",
 }
 """Name → the module whose `LAB` it is, in the lecture's order."""
 PICTURE = "picture.svg"
+DATA = "UNMASK_DATA"
+"""The environment variable that names the folder of real corpora, where data= does not."""
 ABOUT = 0.2
 """How far from a figure of the notes, relative to it, is still "about" it: a fifth, in every laboratory."""
 
@@ -41,6 +49,8 @@ class Asked:
     resume: Resume = "never"
     """auto: what an earlier run finished there is not run again."""
     say: Callable[[str], None] = lambda _: None
+    data: Path | None = None
+    """The folder of real corpora, with all in it that the laboratory reads; None where it reads none."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class Lab:
     run: Callable[[Asked], Results]
     picture: Callable[[Results], str] | None = None
     """An SVG, drawn from the record alone."""
+    reads: tuple[str, ...] = ()
+    """Files and folders of the data folder that it needs."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,15 @@ class Statement(Generic[Found]):
     judge: Callable[[Found], Verdict]
 
 
+@dataclass(frozen=True)
+class OverSeeds(Generic[Found]):
+    """What is claimed of all seeds together; `judge` reads what each found."""
+
+    text: str
+    source: str
+    judge: Callable[[Sequence[Found]], Verdict]
+
+
 def about(value: float, notes: float) -> bool:
     """Whether a value is about what the notes say.
 
@@ -75,16 +96,23 @@ def about(value: float, notes: float) -> bool:
     return abs(value - notes) <= ABOUT * abs(notes)
 
 
-def claims(statements: Sequence[Statement[Found]], found: Sequence[Found]) -> list[Claim]:
+def claims(statements: Sequence[Statement[Found] | OverSeeds[Found]], found: Sequence[Found]) -> list[Claim]:
     """A statement holds where it holds under every seed; the first seed's numbers are told, and other verdicts'.
+    One over seeds is judged once.
 
     >>> even = Statement[int]("n is even", "nowhere", lambda n: (n % 2 == 0, f"n = {n}"))
     >>> [(c.holds, c.evidence) for c in claims([even], [2, 3])]
     [(False, 'n = 2. Holds under 1 of 2 seeds; under the 2nd: n = 3')]
+    >>> most = OverSeeds[int]("half are even", "", lambda each: (sum(n % 2 == 0 for n in each) >= len(each) / 2, ""))
+    >>> claims([most], [2, 3])[0].holds
+    True
     """
     out = []
     for statement in statements:
-        verdicts = [statement.judge(one) for one in found]
+        if isinstance(statement, OverSeeds):
+            verdicts = [statement.judge(found)]
+        else:
+            verdicts = [statement.judge(one) for one in found]
         held = [holds for holds, _ in verdicts]
         evidence = verdicts[0][1]
         if len({said for _, said in verdicts}) > 1:
@@ -131,16 +159,21 @@ def perform(
     seeds: int = 1,
     resume: Resume = "never",
     say: Callable[[str], None] = lambda _: None,
+    data: str | Path | None = None,
 ) -> Results:
-    """Run a laboratory under the seeds 0 … seeds − 1, and write what it found to `out`."""
+    """Run a laboratory under the seeds 0 … seeds − 1, and write what it found to `out`.
+
+    data: the folder of real corpora, for a laboratory that reads any; None = $UNMASK_DATA.
+    """
     lab, folder = laboratory(name), Path(out)
     if not 1 <= seeds <= 1000:
         raise UserError(f"seeds={seeds} is how many seeds to run under, the first of them 0: give 1 to 1000")
+    real = _data(lab, data)
     _room(folder, resume)
-    found = lab.run(Asked(folder, tuple(range(seeds)), resume, say))
+    found = lab.run(Asked(folder, tuple(range(seeds)), resume, say, real))
     from unmask.directory import environment  # which loads torch, that only a laboratory with models needs
 
-    command = f"unmask lab {name} out={out} seeds={seeds}"
+    command = f"unmask lab {name} out={out} seeds={seeds}" + ("" if data is None else f" data={data}")
     found = found.model_copy(
         update={"command": command, "seeds": list(range(seeds)), "environment": environment() | found.environment}
     )
@@ -149,6 +182,24 @@ def perform(
     if lab.picture is not None:
         (folder / PICTURE).write_text(lab.picture(found), encoding="utf-8")
     return found
+
+
+def _data(lab: Lab, given: str | Path | None) -> Path | None:
+    """The folder of real corpora of a laboratory that reads some."""
+    if not lab.reads:
+        if given is not None:
+            raise UserError(f"data={given}: laboratory {lab.name} reads no real text, so leave it out")
+        return None
+    named = given or os.environ.get(DATA)
+    if not named:
+        raise UserError(
+            f"laboratory {lab.name} reads real text: give data=DIR, or set {DATA}, to a folder that holds "
+            f"{', '.join(lab.reads)}"
+        )
+    for part in lab.reads:
+        if not (Path(named) / part).exists():
+            raise UserError(f"the data folder {named} lacks {part}, which laboratory {lab.name} reads: give data=DIR")
+    return Path(named)
 
 
 def _room(folder: Path, resume: Resume) -> None:

@@ -95,7 +95,7 @@ def listing(only: str | None = None) -> tuple[list[dict[str, Any]], list[str]]:
     types, broken = REGISTRY.types()
     presets = REGISTRY.presets()
     rows = []
-    wanted = None if only is None else type(REGISTRY.make(only))
+    wanted = None if only is None else types.get(only) or type(REGISTRY.make(only))
     for name, cls in types.items():
         if wanted is not None and cls is not wanted:
             continue
@@ -106,11 +106,19 @@ def listing(only: str | None = None) -> tuple[list[dict[str, Any]], list[str]]:
                 "about": first_line(cls),
                 "plugin": name in REGISTRY.plugins,
                 "layouts": layouts(cls),
-                "needs": sorted(REGISTRY.make(name).needs),
+                "needs": _needs(name),
                 "presets": [{"name": p, "about": first_line(make) or _settings(make())} for p, make in mine.items()],
             }
         )
     return rows, list(broken.values())
+
+
+def _needs(name: str) -> list[str]:
+    """What it needs of a text; a plug-in whose settings must be given cannot say it without them."""
+    try:
+        return sorted(REGISTRY.make(name).needs)
+    except UserError:
+        return []
 
 
 def _settings(objective: Objective) -> str:

@@ -1,0 +1,141 @@
+"""Train, ask, judge, write down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from unmask.compare.results import Entry, Level, Measure, Results
+from unmask.data.worlds import World
+from unmask.labs.base import Asked
+from unmask.labs.beyond.lab import LAB
+from unmask.labs.beyond.measure import (
+    ASKED,
+    BESIDE,
+    FILL,
+    OTHERS,
+    OWN,
+    PROBES,
+    SCORED,
+    SCORED_REVIEWS,
+    TRUE,
+    VALID,
+    WRITTEN,
+    measure,
+)
+from unmask.labs.beyond.statements import judged
+from unmask.labs.beyond.subjects import SUBJECTS
+from unmask.labs.beyond.tables import tables
+from unmask.labs.reviews.bench import Measured, entry, trained
+from unmask.labs.reviews.setting import STEPS, Subject
+
+
+def study(asked: Asked, steps: int | None = None, world: World | None = None) -> Results:
+    """All subjects under all seeds; steps (of the notes' 2,500), world: other ones, for a trial."""
+    subjects = [s if steps is None else scaled(s, steps) for s in SUBJECTS]
+    where = world or World()
+    return record(asked.seeds, subjects, trained(asked, subjects, measure, where), where)
+
+
+def scaled(subject: Subject, steps: int) -> Subject:
+    """The subject with so many updates for every 2,500, and as many milestones."""
+    return replace(subject, steps=subject.steps * steps // STEPS, every=max(subject.every * steps // STEPS, 1))
+
+
+def record(
+    seeds: Sequence[int], subjects: Sequence[Subject], made: Mapping[str, Sequence[Measured]], world: World
+) -> Results:
+    """What was found, judged."""
+    found = Results(
+        title=LAB.title,
+        command="",
+        budget={"steps": float(subjects[0].steps)},
+        seeds=list(seeds),
+        measures=measures(world),
+        entries=[short(entry(subject, made[subject.name])) for subject in subjects],
+        notes=list(NOTES),
+        contamination=_contamination(world),
+    )
+    return found.model_copy(update={"claims": judged(found), "tables": tables(found)})
+
+
+def _contamination(world: World) -> str:
+    seen = {review.text for review in world.reviews("train")}
+    held = world.reviews("valid")[:ASKED]
+    return (
+        f"{sum(review.text in seen for review in held)} of the {len(held)} held-out reviews stand in the training text"
+    )
+
+
+def short(whole: Entry) -> Entry:
+    """The entry with seconds to a tenth, and values to four digits, which are all that shares of 2,000 have."""
+    runs = []
+    for run in whole.runs:
+        points = []
+        for p in run.points:
+            values = {name: None if v is None else round(v, 4) for name, v in p.values.items()}
+            points.append(p.model_copy(update={"seconds": round(p.seconds, 1), "values": values}))
+        runs.append(run.model_copy(update={"points": points}))
+    return whole.model_copy(update={"runs": runs})
+
+
+def measures(world: World) -> list[Measure]:
+    reviews = world.reviews("valid")[:ASKED]
+    ok = sum(review.rating == "ok" for review in reviews) / len(reviews)
+    slot = f"the likeliest of {{}} at the open slot of {len(reviews)} held-out reviews, "
+    probe = "a linear probe of mean states, fitted to {} labelled reviews: is the food good? Adjectives never labelled"
+    written = f"of {WRITTEN} lines written behind “review” at temperature 1, by the model's own way"
+    return [
+        Measure(
+            name=OWN,
+            label="Rating",
+            protocol=slot.format("3 ratings") + "asked as the model is asked by default",
+            better="higher",
+            levels=[Level(label="always ok", value=ok)],
+        ),
+        Measure(
+            name=BESIDE,
+            label="Rating beside other gaps",
+            protocol=slot.format("3 ratings")
+            + f"with {OTHERS} other tokens open, as in the training of span corruption",
+            better="higher",
+            levels=[Level(label="always ok", value=ok)],
+        ),
+        Measure(
+            name=FILL,
+            label="Fill in one pass",
+            protocol=slot.format("16 food adjectives") + "both sides shown where the model can see them: is it of the "
+            "right side?",
+            better="higher",
+            levels=[Level(label="either side", value=0.5)],
+        ),
+        Measure(
+            name=SCORED,
+            label="Fill by scoring",
+            protocol=f"16 texts of each of {SCORED_REVIEWS} reviews, the likeliest of which counts: is its adjective "
+            "of the right side?",
+            better="higher",
+            levels=[Level(label="either side", value=0.5)],
+        ),
+        *(
+            Measure(
+                name=name,
+                label=f"Probe with {k} labels",
+                protocol=probe.format(k),
+                better="higher",
+                levels=[Level(label="either side", value=0.5)],
+            )
+            for k, name in PROBES.items()
+        ),
+        Measure(name=VALID, label="Well-formed lines", protocol=written, better="higher"),
+        Measure(
+            name=TRUE, label="True lines", protocol=f"{written}: well formed, with the right rating", better="higher"
+        ),
+    ]
+
+
+NOTES = (
+    "All read 32 windows of 30 tokens an update; updates are equal, FLOPs are shown. UL2 has 4 control tokens more, "
+    "permutation a vector and 5 positions more, one stack 16 positions more.",
+    "A model that knows two ways to an open slot is asked by both; “rating” is of the way that is its own by default.",
+)

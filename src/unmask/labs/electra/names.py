@@ -1,0 +1,7 @@
+"""Names of what is measured, as the record has them."""
+
+PROBES = {32: "probe32", 128: "probe128"}
+"""Labels of a probe of the mean of the states → the measure."""
+PLACES = {32: "place32", 128: "place128"}
+"""The same, of the state at the adjective."""
+REPLACED, LABELS, AUC, BEST, FOUND, ALARMS = "replaced", "labels", "auc", "best_auc", "found", "alarms"

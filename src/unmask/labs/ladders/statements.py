@@ -1,0 +1,126 @@
+"""The published orders, written down before the runs. Theirs are of fine-tuned models; ours are asked as they are.
+
+An order that was published as a clear difference stands as one; what the papers call similar, or what lies less than a
+point apart there, as "cannot be told apart".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from unmask.compare.results import Results
+from unmask.labs.base import Statement, Verdict, claims
+from unmask.labs.ladders.study import ENCDEC, ENCODER, LITTLE
+from unmask.labs.ladders.tables import tables
+from unmask.labs.orders import Group
+
+Judge = Callable[["Both"], Verdict]
+
+
+class Both:
+    """Entries with two stacks, and masked ones with one: each share their noise."""
+
+    def __init__(self, results: Results) -> None:
+        self.two = Group.of(results, ENCDEC)
+        self.one = Group.of(results, (*ENCODER, *LITTLE))
+
+    def of(self, name: str) -> Group:
+        return self.two if name in ENCDEC else self.one
+
+
+def judged(results: Results) -> Results:
+    """The record with its claims and tables."""
+    return results.model_copy(update={"claims": claims(STATEMENTS, [Both(results)]), "tables": tables(results)})
+
+
+def _better(a: str, b: str) -> Judge:
+    return lambda both: both.of(a).better(a, b)
+
+
+def _unseen(*names: str) -> Judge:
+    return lambda both: both.of(names[0]).unseen(*names)
+
+
+def _no_better(a: str, b: str) -> Judge:
+    return lambda both: both.of(a).no_better(a, b)
+
+
+def _ahead_of_all(name: str, others: tuple[str, ...], worse: bool = False) -> Judge:
+    """Whether an entry is ahead of each of others, or behind."""
+
+    def judge(both: Both) -> Verdict:
+        pairs = [(other, name) if worse else (name, other) for other in others]
+        found = [both.of(name).better(*pair, of=len(pairs)) for pair in pairs]
+        held = [holds for holds, _ in found]
+        told = "; ".join(f"{a}, {b}: {said}" for (a, b), (_, said) in zip(pairs, found, strict=True))
+        return (False if False in held else None if None in held else True), told
+
+    return judge
+
+
+STATEMENTS: tuple[Statement[Both], ...] = (
+    Statement(
+        "Denoising (BERT-style) is ahead of a prefix LM",
+        "T5 table 4 (82.96, 80.69)",
+        _better("bert-style", "prefix-lm"),
+    ),
+    Statement(
+        "Writing the spans alone cannot be told apart from writing the whole text",
+        "T5 table 5 (83.28, 82.96)",
+        _unseen("iid-15", "bert-style"),
+    ),
+    Statement("15 and 25 % of noise cannot be told apart", "T5 table 6 (83.28, 83.00)", _unseen("iid-15", "iid-25")),
+    Statement("15 % is ahead of 50 %", "T5 table 6 (83.28, 81.27)", _better("iid-15", "iid-50")),
+    Statement(
+        "Spans of 3 cannot be told apart from single tokens", "T5 table 7 (83.49, 83.28)", _unseen("iid-15", "span-3")
+    ),
+    Statement("Spans of 3 are ahead of spans of 10", "T5 table 7 (83.49, 82.85)", _better("span-3", "span-10")),
+    Statement(
+        "Two stacks that share their weights cannot be told apart from two of their own",
+        "T5 table 2 (82.81, 83.28)",
+        _unseen("iid-15", "shared"),
+    ),
+    Statement(
+        "Two stacks are ahead of one that reads the source both ways",
+        "T5 table 2 (83.28, 81.82)",
+        _better("iid-15", "one-stack"),
+    ),
+    Statement(
+        "Infilling is ahead of token masking", "BART table 1 (ELI5 24.26, 25.05)", _better("infilling", "masking")
+    ),
+    Statement(
+        "Sentence permutation beside another noise changes nothing that can be told",
+        "BART table 1 (24.26 and 24.17, beside infilling)",
+        _unseen("masking", "masking+permutation"),
+    ),
+    Statement(
+        "Rotation beside masking does harm",
+        "ours, after BART table 1 (53.69 alone)",
+        _better("masking", "masking+rotation"),
+    ),
+    Statement(
+        "Static and dynamic masks cannot be told apart",
+        "RoBERTa table 1 (SQuAD 78.3, 78.7; MNLI 84.3, 84.0)",
+        _unseen("little-static", "little-dynamic"),
+    ),
+    Statement(
+        "Single sentences in pairs are behind all other inputs",
+        "RoBERTa table 2 (MNLI 82.9; 84.0, 84.7)",
+        _ahead_of_all("sentence-pair+nsp", ("segment-pair+nsp", "full-sentences"), worse=True),
+    ),
+    Statement(
+        "Full sentences without NSP are no worse than segment pairs with it",
+        "RoBERTa table 2 (84.7, 84.0); notes 4.3",
+        _no_better("segment-pair+nsp", "full-sentences"),
+    ),
+    Statement(
+        "A larger batch is ahead at equal tokens, its rate adapted",
+        "RoBERTa table 3 (perplexity 3.68, 3.99)",
+        _better("batch-x4", "full-sentences"),
+    ),
+    Statement(
+        "More text is ahead of less at equal compute",
+        "RoBERTa table 4; notes 4.3",
+        _better("full-sentences", "little-dynamic"),
+    ),
+)

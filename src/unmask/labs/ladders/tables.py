@@ -1,0 +1,62 @@
+"""The papers' tables, with what was published beside what was measured here."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from unmask.compare.results import Entry, Results, Table
+from unmask.labs.orders import mean_and_range
+
+PUBLISHED: dict[str, dict[str, str]] = {
+    "T5, objectives (tables 4 and 5; GLUE)": {
+        "iid-15": "83.28",
+        "bert-style": "82.96",
+        "prefix-lm": "80.69",
+    },
+    "T5, share of noise (table 6; GLUE)": {"iid-15": "83.28", "iid-25": "83.00", "iid-50": "81.27"},
+    "T5, length of spans (table 7; GLUE)": {"iid-15": "83.28", "span-3": "83.49", "span-10": "82.85"},
+    "T5, stacks (table 2; GLUE)": {
+        "iid-15": "83.28",
+        "shared": "82.81",
+        "one-stack": "81.82",
+    },
+    "BART, noises (table 1; perplexity on ELI5)": {
+        "masking": "25.05",
+        "infilling": "24.26",
+        "masking+permutation": "41.87 (permutation alone)",
+        "masking+rotation": "53.69 (rotation alone)",
+    },
+    "RoBERTa, masks (table 1; MNLI)": {"little-static": "84.3", "little-dynamic": "84.0"},
+    "RoBERTa, inputs (table 2; MNLI)": {
+        "segment-pair+nsp": "84.0",
+        "sentence-pair+nsp": "82.9",
+        "full-sentences": "84.7",
+    },
+    "RoBERTa, batch (table 3; perplexity)": {"full-sentences": "3.99 (256 texts)", "batch-x4": "3.68 (2,000 texts)"},
+    "RoBERTa, amount of text (table 4; MNLI of the large model)": {
+        "little-dynamic": "89.0 (16 GB)",
+        "full-sentences": "89.3 (160 GB)",
+    },
+}
+"""Title → entry → the published figure."""
+
+
+def tables(results: Results) -> list[Table]:
+    """One for each table of the papers: published, then ours as means over seeds with the lowest and highest."""
+    entries = {entry.name: entry for entry in results.entries}
+    return [
+        _table(title, {name: entries[name] for name in rows if name in entries}, rows, results)
+        for title, rows in PUBLISHED.items()
+    ]
+
+
+def _table(title: str, entries: dict[str, Entry], published: dict[str, str], results: Results) -> Table:
+    measures = [m for m in results.measures if any(mean_and_range(e, m.name) for e in entries.values())]
+    rows: list[list[str | float | int | None]] = []
+    for name, entry in entries.items():
+        ends = [run.points[-1] for run in entry.runs]
+        counts = [round(fmean(p.step for p in ends)), round(fmean(p.tokens for p in ends))]
+        values = [mean_and_range(entry, m.name) for m in measures]
+        rows.append([name, published[name], entry.parameters, *counts, *values])
+    columns = ["entry", "published", "parameters", "updates", "tokens read", *(m.label for m in measures)]
+    return Table(title=title, columns=columns, rows=rows)

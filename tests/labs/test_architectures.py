@@ -1,0 +1,313 @@
+"""Laboratory architectures: gaps, lines and levels are what they say, claims and tables are the record's."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.labs.bench_models import untrained
+from tests.labs.committed import FOLDER, assert_like, committed
+
+from unmask.batch import Rows
+from unmask.compare.report import page
+from unmask.compare.results import Results
+from unmask.data.worlds import World
+from unmask.labs.architectures import gaps, measured, writing
+from unmask.labs.architectures.lab import LAB
+from unmask.labs.architectures.measured import everything, levels, measures, own
+from unmask.labs.architectures.picture import picture
+from unmask.labs.architectures.statements import statements
+from unmask.labs.architectures.study import by_seed, shortened, small, study
+from unmask.labs.architectures.subjects import ALIGNED, LABELS, PARAMETERS, SUBJECTS, T5, T5_ANYWHERE
+from unmask.labs.architectures.tables import GAPS, tables
+from unmask.labs.base import Asked, claims
+from unmask.labs.reviews.asked import RATING, encode, in_windows, slots
+from unmask.labs.reviews.bench import Measured, Moment, Work
+from unmask.labs.reviews.probes import Labelled, readings
+from unmask.labs.reviews.setting import WINDOW
+from unmask.lm import LM
+
+WORLD = World()
+BY_NAME = {subject.name: subject for subject in SUBJECTS}
+REVIEWS = WORLD.reviews("valid")[:20]
+needs_results = pytest.mark.skipif(not (FOLDER / "architectures.json").exists(), reason="the five-seed run is not here")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LM]:
+    folder = tmp_path_factory.mktemp("architectures")
+    return {name: untrained(BY_NAME[name], folder, WORLD) for name in ALIGNED}
+
+
+def test_sizes_are_the_lectures(models: dict[str, LM]) -> None:
+    assert {n: sum(p.numel() for p in lm.network.parameters()) for n, lm in models.items()} == PARAMETERS
+
+
+# ---------------------------------------------------------------- gaps
+
+
+def test_other_gaps_say_nothing_about_the_rating() -> None:
+    drawn = gaps.elsewhere(500, 3)
+    assert drawn.shape == (500, WINDOW) and (drawn.sum(1) == 3).all()
+    assert not drawn[:, gaps.TOLD].any() and drawn[:, [0, 16, 29]].any(0).all()
+    words = REVIEWS[0].text.replace(":", " :").replace(".", " .").split()
+    told = {words[k] for k in (5, 6, 10, 14)}
+    assert told == {getattr(REVIEWS[0], k) for k in ("food_adjective", "link", "person_adjective", "rating")}
+
+
+@pytest.mark.parametrize("name", ["masked", "t5"])
+def test_no_other_gap_is_the_protocol(models: dict[str, LM], name: str) -> None:
+    lm = models[name]
+    ids = [encode(lm, text) for text in in_windows(REVIEWS)]
+    plain = slots(lm, ids, [RATING] * len(ids))
+    assert torch.allclose(gaps.beside_others(lm, ids, 0), plain, atol=1e-5)
+    assert not torch.allclose(gaps.beside_others(lm, ids, 3), plain, atol=1e-3)
+
+
+def test_a_source_with_several_gaps_is_one_of_training(models: dict[str, LM]) -> None:
+    """Put back what the target says, and the window is whole; neighbours make one gap."""
+    lm = models["t5"]
+    marks = lm.vocabulary.sentinels.tolist()
+    for k, text in enumerate(in_windows(REVIEWS)):
+        ids = encode(lm, text)
+        open_ = gaps.elsewhere(len(REVIEWS), 3)[k].copy()
+        open_[RATING] = True
+        start = gaps._start(lm, ids, open_)
+        runs = int((open_ & ~np.insert(open_[:-1], 0, False)).sum())
+        assert [i for i in start.source.tolist() if i in marks] == marks[:runs]
+        assert len(start.source) == WINDOW - 4 + runs + 1 and start.source[-1] == lm.vocabulary.eos
+        before = int(np.flatnonzero(start.source == start.target[-1])[0])
+        whole: list[int] = []
+        spans = _spans(start.target.tolist(), marks)
+        for token in start.source[:before].tolist():
+            whole += spans[token] if token in marks else [token]
+        assert whole == ids[:RATING].tolist()
+
+
+def _spans(target: list[int], marks: list[int]) -> dict[int, list[int]]:
+    spans: dict[int, list[int]] = {}
+    for token in target:
+        if token in marks:
+            spans[token] = last = []
+        else:
+            last.append(token)
+    return spans
+
+
+def test_gaps_of_training_are_counted(models: dict[str, LM]) -> None:
+    lm = models["t5"]
+    zero, one = lm.vocabulary.sentinels[:2].tolist()
+    rows = Rows.of([[zero, 40, one], [40, 41], [zero], [41]])
+    assert gaps.trained_on(lm, rows.tokens, rows.row) == {"0": 0.5, "1": 0.25, "2": 0.25}
+
+
+def test_a_written_span_ends_at_the_next_sentinel(models: dict[str, LM]) -> None:
+    lm = models["t5"]
+    spans = gaps.written(lm, [encode(lm, text) for text in in_windows(REVIEWS[:3])])
+    assert len(spans) == 3 and all("<" not in s and len(s.split()) <= gaps.LONGEST for s in spans)
+
+
+# ---------------------------------------------------------------- lines
+
+
+def test_lines_are_judged_by_the_world() -> None:
+    true, other = WORLD.reviews("train")[0], WORLD.reviews("valid")[0]
+    false = replace(true, rating="bad" if true.rating != "bad" else "good").text
+    found = writing.judged(WORLD, [true.text, f" {true.text}", other.text, false, "the the ."])
+    assert found == {"valid": 0.8, "true": 0.6, "different": 1.0, "seen": 0.4}
+
+
+@pytest.mark.parametrize("name", ALIGNED)
+def test_lines_are_drawn_by_seed(models: dict[str, LM], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "LINES", 6)
+    made = writing.lines(models[name], 1, name == "masked")
+    assert set(made) == (set(writing.MASKS) if name == "masked" else {writing.FORWARD})
+    assert made == writing.lines(models[name], 1, name == "masked")
+    assert made != writing.lines(models[name], 2, name == "masked")
+    for lines in made.values():
+        assert len(lines) == 6 and all("\n" not in line and "[" not in line for line in lines)
+    if name == "masked":
+        assert all(len(line.split()) <= 16 for line in made["most confident first, a line of 16"])
+
+
+def test_appending_asks_for_one_mask_at_the_end(models: dict[str, LM], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "LINES", 2)
+    seen = []
+
+    def spied(lm: LM, ids: list[np.ndarray], at: list[int]) -> torch.Tensor:
+        seen.append(([len(text) for text in ids], at))
+        return slots(lm, ids, at)
+
+    monkeypatch.setattr(writing, "slots", spied)
+    writing.appending(models["masked"], 0)
+    assert seen == [([k + 1] * 2, [k] * 2) for k in range(WINDOW)]
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def test_levels_are_what_one_word_tells() -> None:
+    reviews = measured.asked(WORLD)
+    found = levels(WORLD)
+    ok = sum(r.rating == "ok" for r in reviews) / len(reviews)
+    bad = sum(r.link == "but" or r.rating == "bad" for r in reviews) / len(reviews)
+    good = sum(r.link == "but" or r.rating == "good" for r in reviews) / len(reviews)
+    assert (
+        len(reviews) == 200
+        and found["always ok"] == ok
+        and found["but → ok"] == max(good, bad) > ok > found["guessing"]
+    )
+    assert [level.label for level in measures(WORLD)[0].levels] == list(found)
+
+
+@pytest.mark.parametrize("name", ALIGNED)
+def test_everything_is_asked(models: dict[str, LM], name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(writing, "LINES", 4)
+    monkeypatch.setattr(measured, "ASKED", 12)
+    monkeypatch.setattr(measured, "SCORED", 2)
+    monkeypatch.setattr(Labelled, "of", staticmethod(partial(Labelled.of, draws=1)))
+    moment = Moment(BY_NAME[name], 0, WORLD, tmp_path, 5, last=True)
+    found = everything(models[name], moment)
+    known = {m.name for m in measures(WORLD)}
+    assert set(found.values) <= known and (measured.EXACT in found.values) == (name == T5)
+    assert all(v is not None and 0 <= v <= 1 for v in found.values.values())
+    assert json.loads(json.dumps(found.details)) == json.loads(json.dumps(dict(found.details)))
+    assert ("behind" in found.details["probes"]) == (name == T5)
+    again = everything(models[name], moment)
+    assert (again.values, again.details, again.samples) == (found.values, found.details, found.samples)
+    early = everything(models[name], replace(moment, last=False))
+    assert measured.LINE not in early.values and early.values[measured.RATED] == found.values[measured.RATED]
+
+
+def _by(rule: str) -> object:
+    """Slots of a model that goes by some of the words."""
+
+    def answer(lm: LM, ids: list[np.ndarray], at: list[int]) -> torch.Tensor:
+        assert lm.tokenizer is not None
+        out = torch.zeros(len(ids), 362)
+        for row, text in enumerate(ids):
+            food, link, person = (lm.tokenizer.token(int(text[k])) for k in (5, 6, 10))
+            if rule == "both":
+                sides = WORLD.positive(food), WORLD.positive(person)
+                said = "ok" if sides[0] != sides[1] else "good" if sides[0] else "bad"
+            else:
+                said = "ok" if link == "but" else "good" if WORLD.positive(person) else "bad"
+            out[row, int(encode(lm, said)[0])] = 1
+        return out
+
+    return answer
+
+
+def test_turning_a_word_shows_who_goes_by_it(models: dict[str, LM], monkeypatch: pytest.MonkeyPatch) -> None:
+    reviews = measured.asked(WORLD)
+    monkeypatch.setattr(measured, "slots", _by("both"))
+    assert list(measured.turned(models["causal"], WORLD, reviews).values()) == [1, 0, 1]
+    monkeypatch.setattr(measured, "slots", _by("link and person"))
+    food, link, person = measured.turned(models["causal"], WORLD, reviews).values()
+    assert (food, link) == (0, 1) and person == np.mean([r.link == "and" for r in reviews])
+
+
+# ---------------------------------------------------------------- a short run
+
+
+def test_a_short_run_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, two architectures and ten updates."""
+    monkeypatch.setattr("unmask.labs.architectures.study.trained", _here)
+    found = small(tmp_path, lambda _: None, steps=10)
+    assert [e.name for e in found.entries] == [LABELS[name] for name in ALIGNED] and not found.claims
+    assert [p.step for p in found.entries[0].runs[0].points] == [2, 4, 6, 8, 10]
+    assert "/tmp" not in json.dumps(found.model_dump(mode="json")) and "<script src" not in page(found)
+    drawn = ET.fromstring(picture(found))
+    assert "What can it do" not in "".join(drawn.itertext())
+
+
+def _here(asked: Asked, subjects: list, measure: object, world: World) -> dict[str, list[Measured]]:  # type: ignore[type-arg]
+    works = {s.name: [Work(asked.out, s, seed, measure, world, "never") for seed in asked.seeds] for s in subjects}  # type: ignore[arg-type]
+    return {name: [work() for work in each] for name, each in works.items()}
+
+
+def test_milestones_are_five() -> None:
+    assert [s.every for s in shortened(SUBJECTS, 700)] == [140] * 6
+    assert [(s.steps, s.every) for s in shortened(SUBJECTS, 2500)] == [(s.steps, s.every) for s in SUBJECTS]
+
+
+# ---------------------------------------------------------------- the results that were committed
+
+
+def held() -> tuple[Results, list[dict[str, Measured]]]:
+    """The committed record, and what each of its seeds found."""
+    results = committed("architectures")
+    made = {}
+    for subject, entry in zip(SUBJECTS, results.entries, strict=True):
+        made[subject.name] = [
+            Measured(subject="", settings={}, parameters=entry.parameters, can={}, run=run) for run in entry.runs
+        ]
+    return results, by_seed(made, len(results.seeds))
+
+
+@needs_results
+def test_the_committed_claims_are_the_records() -> None:
+    results, found = held()
+    assert results.title == LAB.title and results.seeds == [0, 1, 2, 3, 4]
+    assert results.claims == claims(statements(levels(WORLD)["always ok"]), found)
+    assert (FOLDER / "architectures.json").stat().st_size < 300_000
+
+
+@needs_results
+def test_the_committed_tables_are_the_records() -> None:
+    results, found = held()
+    for fresh, old in zip(tables(found, levels(WORLD)), results.tables, strict=True):
+        assert_like(fresh, old)
+    assert results.measures == measures(WORLD)
+
+
+@needs_results
+def test_the_picture_is_drawn_from_the_record() -> None:
+    results, _ = held()
+    drawn = ET.fromstring(picture(results))
+    said = "".join(drawn.itertext())
+    assert all(name in said for name in LABELS.values()) and "What can it do" in said
+    assert "median and each of 5 seeds" in said and "but → ok" in said
+    for path in drawn.iter("{http://www.w3.org/2000/svg}path"):
+        numbers = map(float, re.findall(r"-?[0-9.]+", path.get("d", "")))
+        assert all(0 <= n <= 900 for n in numbers)
+
+
+@needs_results
+def test_what_needs_no_training_is_as_committed(models: dict[str, LM], tmp_path: Path) -> None:
+    """The gaps that the noise draws, and the untrained networks' probes."""
+    results, found = held()
+    for name in (T5, T5_ANYWHERE):
+        kept = found[0][name].run.points[-1].details["own"]["gaps"]
+        moment = Moment(BY_NAME[name], 0, WORLD, tmp_path, 0, last=True)
+        assert own(models["t5"], WORLD, moment)["gaps"] == pytest.approx(kept)
+    of = Labelled.of(WORLD)
+    for name in ("causal", "masked"):
+        kept = found[0][name].run.points[-1].details["probes"]["mean, untrained"]
+        assert readings(models[name], of, ("mean",))["mean"] == pytest.approx(kept, abs=0.02)
+    assert next(t for t in results.tables if t.title == GAPS).rows[0][0] == LABELS[T5]
+
+
+def test_the_laboratory_is_listed_without_torch() -> None:
+    code = "import sys, unmask.labs.architectures.lab; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@needs_results
+@pytest.mark.slow
+def test_the_whole_laboratory(tmp_path: Path) -> None:
+    """One seed, trained again: the committed curves to the last digit that a machine may change."""
+    fresh, (results, _) = study(Asked(tmp_path)), held()
+    for entry, old in zip(fresh.entries, results.entries, strict=True):
+        assert entry.runs[0].seed == old.runs[0].seed == 0
+        ours, theirs = ([p.values[measured.RATED] for p in e.runs[0].points] for e in (entry, old))
+        assert ours == pytest.approx(theirs, abs=0.02), entry.name

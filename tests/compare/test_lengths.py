@@ -8,13 +8,15 @@ import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from unmask.compare import jobs, lengths, study
+from unmask.compare import jobs, lengths, lock, study
 from unmask.compare.job import Spec, falling
 from unmask.compare.jobs import Job, _Progress, _Running, surroundings
 from unmask.compare.lengths import Budget, milestones
+from unmask.compare.settings import Study
 from unmask.compare.study import compare
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
@@ -115,10 +117,10 @@ def test_a_curve_that_lies_flat_at_its_end_does_not_fall() -> None:
 
 
 def test_one_study_is_run_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "WAIT", 0.2)
+    monkeypatch.setattr(lock, "WAIT", 0.2)
     (tmp_path / "text.txt").write_text("words " * 100)
     (tmp_path / "out").mkdir()
-    with study._alone(tmp_path / "out"), pytest.raises(UserError, match="is being run by another process"):
+    with lock.alone(tmp_path / "out"), pytest.raises(UserError, match="is being run by another process"):
         compare("encoder-small", out=tmp_path / "out", corpus=str(tmp_path / "text.txt"), budget__steps=9)
 
 
@@ -198,3 +200,22 @@ def test_each_slot_has_a_gpu_of_those_that_are_visible(monkeypatch: pytest.Monke
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     jobs._start(job_of(tmp_path, 0, 1.0, 1), 1, 2, None)
     assert begun[0]["CUDA_VISIBLE_DEVICES"] == "6" and begun[0]["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(("at_once", "copies"), [(1, 1), (2, 1), (4, 2), (64, 3)])
+def test_an_update_is_timed_in_as_many_processes_as_the_study_has(
+    given: tuple[Recipe, Prepared], at_once: int, copies: int
+) -> None:
+    """Two entries of three seeds on four cores: four side by side, not two."""
+    asked = Study(command="", entries={}, budget={"minutes": 2}, seeds=[0, 1, 2], suites={})
+    listed: list[Job] = []
+
+    def do(jobs: Any) -> list[dict[str, Any]]:
+        listed.extend(jobs)
+        return [{"seconds_per_step": 1.0 + k} for k in range(len(jobs))]
+
+    found = study._pace(asked, {"a": given[0], "b": given[0]}, Path("out"), None, at_once, do)
+    assert len(listed) == 2 * copies and len({job.file for job in listed}) == len(
+        {j.spec.place for j in listed}
+    ) == len(listed)
+    assert found == {"a": float(copies), "b": 1.0 + copies}  # the mean of 1, 3, 5 and of 2, 4, 6

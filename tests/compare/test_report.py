@@ -13,7 +13,7 @@ import pytest
 from unmask.compare.page import curves
 from unmask.compare.page.verdict import verdict
 from unmask.compare.report import page, write_report
-from unmask.compare.results import Comparison, Results
+from unmask.compare.results import Comparison, Point, Results
 from unmask.compare.statistics import compared
 
 from .example import NAMES, example
@@ -241,6 +241,32 @@ def test_the_verdict_follows_the_record_not_the_means(results: Results) -> None:
     assert re.search(r"Bits per byte: causal \(1\.\d+\) is really ahead of all 3 others", text)
     only: list[Comparison] = []
     assert "No comparison was made" in told(results.model_copy(update={"comparisons": only}))
+
+
+def test_a_measure_of_one_entry_has_no_best(results: Results) -> None:
+    entries = [
+        e.model_copy(
+            update={
+                "runs": [
+                    r.model_copy(update={"points": [_only(p, keep=e.name == "causal") for p in r.points]})
+                    for r in e.runs
+                ]
+            }
+        )
+        for e in results.entries
+    ]
+    alone = results.model_copy(update={"entries": entries, "comparisons": []})
+    assert re.search(r"Rating[^:]*: causal \([\d.]+\) alone has it\.", told(alone))
+
+
+def _only(point: Point, keep: bool) -> Point:
+    return point if keep else point.model_copy(update={"values": {k: v for k, v in point.values.items() if k == "bpb"}})
+
+
+def test_words_are_explained_where_something_is_measured(results: Results) -> None:
+    for word in ("seed", "FLOPs", "bootstrap", "trivial level", "milestone"):
+        assert f"<dt>{word}</dt>" in page(results)
+    assert 'id="words"' not in page(Results(title="t", command="c"))
 
 
 def test_two_seeds_are_told_to_be_too_few() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from unmask.compare.settings import Study, frozen, keep, read, sort_out
+from unmask.compare.disk import keep, read
+from unmask.compare.settings import Study, frozen, sort_out
 from unmask.errors import UserError
 
 
@@ -115,6 +116,10 @@ def test_what_a_recipe_leaves_to_tokenizer_and_objective_stays_open(text: Path) 
         (
             ["encoder-small", "budget.steps=3", "budget.flops=1"],
             r"exactly one budget .* \(given: budget.steps, budget.fl",
+        ),
+        (
+            ["encoder-small", "budget.flops=0"],
+            r"budget.flops=0.0 in entry encoder-small: input should be greater than 0",
         ),
         (["encoder-small", "budget.steps="], "exactly one budget for all"),
         (["encoder-small", "budget.flops=nan"], "budget.flops=nan is no number"),

@@ -200,3 +200,39 @@ def test_the_example_is_found_as_it_was_made() -> None:
     real = {(c.measure, c.a, c.b): c.real for c in example().comparisons}
     assert not real["rating", "causal", "prefix"] and real["rating", "masked", "t5-span"]
     assert ("fill", "causal", "masked") not in real  # it cannot be asked
+
+
+def test_seeds_that_are_alike_give_no_interval_and_no_false_label() -> None:
+    """All right in every seed: nothing varied, which is no certainty, and items were not resampled."""
+    alike = final(study({"a": [1.0, 1.0]}, {"a": [[1.0] * 4] * 2}).entries[0], "m")
+    assert alike and alike.interval is None and alike.over == "" and alike.mean == 1.0
+    bare = final(study({"a": [0.7, 0.7, 0.7]}).entries[0], "m")
+    assert bare and bare.interval is None and bare.over == ""
+    single = final(study({"a": [1.0]}, {"a": [[1.0] * 4]}).entries[0], "m")
+    assert single and single.interval is None and single.over == ""
+
+
+def test_a_coarse_measure_has_no_p_of_nothing() -> None:
+    """3 of 4 against 2 of 4 in every seed: one item, three times by chance. 90 of 100 against 40 is another matter."""
+
+    def lines(right: int, of: int) -> list[list[float]]:
+        return [[1.0] * right + [0.0] * (of - right)] * 3
+
+    (found,) = compared(study({"a": [0.75] * 3, "b": [0.5] * 3}, {"a": lines(3, 4), "b": lines(2, 4)}))
+    assert not found.real and found.p == pytest.approx(2 * stats.t.sf(math.sqrt(18), 2))  # 1 step / (step / √6 / √3)
+    assert found.interval and found.interval[0] < 0.25 < found.interval[1]
+    (clear,) = compared(study({"a": [0.9] * 3, "b": [0.4] * 3}, {"a": lines(90, 100), "b": lines(40, 100)}))
+    assert clear.real and 0 < clear.p < 1e-3
+    (number,) = compared(study({"a": [0.9] * 3, "b": [0.3] * 3}, {"a": [[1.3, 0.5]] * 3, "b": [[0.3, 0.3]] * 3}))
+    assert number.p == 0.0  # losses move in no steps
+
+
+@pytest.mark.parametrize(("items", "seeds"), [(4, 3), (10, 3), (4, 5)])
+def test_coarse_measures_find_no_more_than_they_should(items: int, seeds: int) -> None:
+    a, b = RNG(items).binomial(items, 0.5, size=(2, 4000, seeds)) / items
+    ps = np.array([paired(list(line), 1 / items).p for line in a - b], np.float64)
+    for level in (0.05, 0.01, 0.001):
+        assert (ps < level).mean() <= level + 3 * math.sqrt(level / 4000)
+    if seeds == 3 and items == 4:
+        plain = np.array([paired(list(line)).p for line in a - b], np.float64)
+        assert (plain < 0.001).mean() > 0.015  # without it

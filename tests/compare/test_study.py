@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import unmask.cli.compare  # noqa: F401  (joins the verb to the app)
 from unmask.cli.output import app
-from unmask.compare import measures
+from unmask.compare import collecting, measures
 from unmask.compare.job import Spec
 from unmask.compare.jobs import Job, run
-from unmask.compare.results import Results
+from unmask.compare.results import Entry, Measure, Point, Results, Run
 from unmask.compare.settings import written_out
 from unmask.compare.study import compare, compare_words
 from unmask.data.worlds import World
@@ -84,7 +84,7 @@ def test_the_record_and_its_page_lie_in_the_study(place: Path, found: Results) -
     assert found.command.startswith("unmask compare masked=") and "processes" not in found.command
     assert [e.name for e in found.entries] == ["masked", "causal"] and found.seeds == [0, 1]
     assert found.environment["threads"] == 1
-    assert "Held-out text: " in found.contamination and "cloze" in found.contamination
+    assert "held-out text: " in found.contamination and "cloze" in found.contamination
 
 
 def test_budgets_are_equal_within_one_update_and_milestones_are_the_same_parts(found: Results) -> None:
@@ -231,6 +231,51 @@ def test_a_function_may_refuse_a_model_but_not_take_a_name(
     assert not refused
     with pytest.raises(UserError, match=r"two measures are called mine \(mine_too:twice\)"):
         measures.require_names(answers)
+
+
+def test_what_most_entries_are_asked_stands_first_and_titles_are_read_aloud(found: Results) -> None:
+    asked = [sum(m.name in e.runs[0].points[-1].values for e in found.entries) for m in found.measures]
+    own = [m.name.startswith("loss") for m in found.measures]
+    assert own == sorted(own) and asked[: own.index(True)] == sorted(asked[: own.index(True)], reverse=True)
+    assert found.title == "masked and causal at 3e8 FLOPs each"
+    assert found.contamination.startswith("Found in the training text: held-out text: ")
+
+
+def test_two_protocols_in_one_column_are_an_error() -> None:
+    """A function of one's own may give one name to two events."""
+
+    def job(name: str, protocol: str) -> collecting.Found:
+        measure = Measure(name="answers", label="Answers", protocol=protocol, better="higher", unit="per cent")
+        found = {"measures": {"answers": {"suite": "my:own", "measure": measure.model_dump(), "why": ""}}}
+        return name, Spec("run", {}, name), found
+
+    same = {"a": [job("a, seed 0", "free generation")], "b": [job("b, seed 0", "free generation")]}
+    assert [m.name for m in collecting._measures(same)[0]] == ["answers"]
+    mixed = {**same, "b": [job("b, seed 0", "free generation"), job("b, seed 1", "3 candidates")]}
+    with pytest.raises(UserError, match=r"answers has two kinds of protocol: 'free generation' in a, seed 0, '3 cand"):
+        collecting._measures(mixed)
+
+
+def test_samples_of_other_texts_are_told() -> None:
+    """Bits per byte of 64 pieces: of as many pieces the same are drawn, of another number others."""
+
+    def entry(name: str, pieces: int, sampled: bool = True) -> Entry:
+        event = f"log p(text); a sample of 64 of {pieces} pieces, its bits" if sampled else "log p(text)"
+        details = {"bits_per_byte": {"event": event, "counts": {"tokens": 5000}}}
+        point = Point(
+            step=1, tokens=1, target_tokens=1, flops=1, seconds=1, values={"bits_per_byte": 2}, details=details
+        )
+        runs = [Run(seed=0, points=[point])]
+        return Entry(
+            name=name, settings={}, parameters=1, flops_per_token=1, target_density=1, can={"score": True}, runs=runs
+        )
+
+    bits = Measure(name="bits_per_byte", label="Bits per byte", protocol="p", better="lower")
+    same = collecting._notes([bits], [entry("a", 663), entry("b", 663)])
+    assert not any("different samples" in note for note in same)
+    (told,) = [n for n in collecting._notes([bits], [entry("a", 663), entry("b", 330)]) if "different samples" in n]
+    assert "a: sample of 64 of 663 pieces" in told and "b: sample of 64 of 330 pieces" in told
+    assert any("b: all of it" in n for n in collecting._notes([bits], [entry("a", 663), entry("b", 60, sampled=False)]))
 
 
 @pytest.mark.slow

@@ -37,6 +37,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(command: str) -> list[str]:
     """The command with a budget of two steps and a small vocabulary in place of minutes."""
     words = shlex.split(command.replace("budget.minutes=5", "budget.steps=2 evaluation.pieces=4"))
+    if words[1] == "compare":
+        given = {"budget.flops": "budget.steps=4", "seeds": "seeds=1", "tune": "milestones=2"}
+        words = [given.get(w.partition("=")[0], w) for w in words]
+        words += ["tokenizer.vocab_size=600", "limit=4", "model.num_layers=2"]
     if words[1] == "pretrain" and not any(w.startswith(("tokenizer.type", "init=")) for w in words):
         words.append("tokenizer.vocab_size=600")
     return words[1:]

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import unmask.cli.scale  # noqa: F401  (joins the verb to the app)
 from unmask.cli.output import app
 from unmask.errors import UserError
+from unmask.model import advise
 from unmask.model.spec import parameters
 from unmask.networks import networks_of
 from unmask.recipe import Recipe, dump, validate
@@ -47,10 +48,18 @@ def test_a_recipe_with_every_setting_written_out_gives_the_same_models(given: Sa
         assert shaped(Sampled(whole, given.text, given.updates), size) == shaped(given, size)
 
 
-def test_heads_that_no_width_holds_are_one_sentence(given: Sampled) -> None:
-    model = given.recipe.model.model_copy(update={"hidden_size": 192, "num_heads": 4})
+@pytest.mark.parametrize(("width", "heads"), [(192, 4), (96, 4), (200, 2), (144, 1), (200, 5), (206, 1)])
+def test_heads_of_any_size_fit_the_widths(given: Sampled, width: int, heads: int) -> None:
+    """Also those that do not divide tiles of 64 numbers: 48, 24, 100 (50 in a small model), 144, 40, 206."""
+    model = given.recipe.model.model_copy(update={"hidden_size": width, "num_heads": heads})
+    found = shaped(Sampled(given.recipe.model_copy(update={"model": model}), given.text, given.updates), 2e6)
+    assert found.hidden_size % found.num_heads == 0 and parameters(found) == pytest.approx(2e6, rel=0.03)
+
+
+def test_a_shape_that_cannot_be_is_one_sentence(given: Sampled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advise, "_between", lambda head: 65)
     with pytest.raises(UserError, match=r"cannot be made 2M parameters large: set model.hidden_size= and model.num_h"):
-        shaped(Sampled(given.recipe.model_copy(update={"model": model}), given.text, given.updates), 2e6)
+        shaped(given, 2e6)
 
 
 def recipe_with_rows(given: Sampled, rows: int) -> Recipe:

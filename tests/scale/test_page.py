@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from compare.test_report import Read
+from unmask.chart import Scale
+from unmask.compare.page.plot import across
 from unmask.compare.results import Results
 from unmask.scale.page import page, plots, verdict
 from unmask.scale.points import Points
@@ -79,3 +82,18 @@ def test_points_without_common_budgets_have_no_parabolas() -> None:
     flops = np.geomspace(1e18, 1e25, len(points))
     apart = Points(points.n, points.d, points.loss, flops, points.names)
     assert "Loss by size" not in page(results(study(apart, Asked(resamples=100)), "x"))
+
+
+def test_a_narrow_ladder_has_numbers_below_its_picture() -> None:
+    """53k to 378k parameters hold a single power of ten."""
+    for low, high in ((5.3e4, 3.8e5), (2e5, 1.6e6), (3e11, 1e13), (1e18, 1e22), (1.2e5, 1.3e5), (1e7, 1e7)):
+        scale = Scale(low, high, 0, 1000, log=True)
+        found = across(scale)
+        assert (3 if high > low else 1) <= len(found) <= 5 and all(low <= v <= high for v in found)
+        assert all(scale(b) - scale(a) >= 150 for a, b in itertools.pairwise(found))
+
+
+def test_words_are_explained(record: Results) -> None:
+    for word in ("projection", "parabola", "held out", "α, β"):
+        assert f"<dt>{word}</dt>" in page(record)
+    assert "Counted by the FLOPs" not in page(record)  # these are 6 N D

@@ -16,6 +16,7 @@ import pytest
 
 from unmask.compare import jobs
 from unmask.compare.jobs import Job
+from unmask.compare.lock import alone
 from unmask.compare.results import Results
 from unmask.errors import UserError
 from unmask.model.spec import parameters
@@ -24,7 +25,7 @@ from unmask.scale.ladder import Sampled, cells, sampled
 from unmask.scale.law import REFIT
 from unmask.scale.points import read_points
 from unmask.scale.rates import Trials
-from unmask.scale.runs import Workers, alone, rows, train
+from unmask.scale.runs import Workers, rows, train
 from unmask.scale.study import Asked
 from unmask.scale.train import Ladder, run
 
@@ -157,7 +158,8 @@ def test_a_failing_run_stops_the_ladder_with_its_last_words(
 PARENT = """
 import sys
 from pathlib import Path
-from unmask.scale.runs import Workers, alone, train
+from unmask.compare.lock import alone
+from unmask.scale.runs import Workers, train
 from unmask.scale.ladder import cells, sampled
 from unmask.recipe import load_recipe
 given = sampled(load_recipe(sys.argv[1], {}), sys.argv[3], lambda _: None)

@@ -97,18 +97,7 @@ def scale_run(
     from unmask.recipe import load_recipe
     from unmask.scale.train import Ladder, run
 
-    own: dict[str, str] = {}
-    rest: list[str] = []
-    for text in settings or []:
-        key, _, value = text.partition("=")
-        if key in OWN:
-            own[key] = value
-        else:
-            rest.append(text)
-    if any(text.startswith("budget.") for text in rest):
-        raise UserError("a ladder has several budgets: give budgets=1e13,1e14 (FLOPs) instead of budget.…")
-    if missing := [key for key in ("sizes", "budgets", "out") if not own.get(key)]:
-        raise UserError(f"no {missing[0]}: give sizes=1M,2M,4M budgets=1e13,1e14 out=DIR")
+    own, rest = _sorted_out(settings or [])
     ladder = Ladder(
         [_size(s) for s in own["sizes"].split(",")],
         [_flops("budgets", b) for b in own["budgets"].split(",")],
@@ -128,6 +117,17 @@ def scale_run(
         say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
     )
     _print(found, own["out"], as_json)
+
+
+def _sorted_out(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Settings of the ladder by name, and those of the recipe."""
+    own = {key: value for key, _, value in (text.partition("=") for text in words) if key in OWN}
+    rest = [text for text in words if text.partition("=")[0] not in OWN]
+    if any(text.startswith("budget.") for text in rest):
+        raise UserError("a ladder has several budgets: give budgets=1e13,1e14 (FLOPs) instead of budget.…")
+    if missing := [key for key in ("sizes", "budgets", "out") if not own.get(key)]:
+        raise UserError(f"no {missing[0]}: give sizes=1M,2M,4M budgets=1e13,1e14 out=DIR")
+    return own, rest
 
 
 def _trials(text: str) -> Trials:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
@@ -12,7 +13,10 @@ from unmask.compare.measures import HELD_OUT
 from unmask.compare.planning import Plan
 from unmask.compare.results import Entry, Level, Measure, Point, Results, Run, Sample, Tuning
 from unmask.compare.settings import Study
+from unmask.errors import UserError
 
+UNITS = {"flops": "FLOPs", "target_tokens": "target tokens"}
+"""Of budgets, as they are said; the others as they are called."""
 Found = tuple[str, Spec, dict[str, Any]]
 """A job's name, what it did, and what it found."""
 
@@ -28,7 +32,7 @@ def collected(study: Study, plan: Plan, jobs: Sequence[Found], tunings: Mapping[
     ]
     ((unit, amount),) = study.budget.items()
     return Results(
-        title=f"{_listed(list(study.entries))} at {amount:g} {unit.replace('_', ' ')} each",
+        title=f"{_listed(list(study.entries))} at {_said(amount)} {UNITS.get(unit, unit)} each",
         command=study.command,
         budget=study.budget,
         seeds=study.seeds,
@@ -40,20 +44,43 @@ def collected(study: Study, plan: Plan, jobs: Sequence[Found], tunings: Mapping[
     )
 
 
+def _said(amount: float) -> str:
+    """
+    >>> _said(60.0), _said(3e8), _said(2.5e11), _said(250_000.0)
+    ('60', '3e8', '2.5e11', '250,000')
+    """
+    return f"{amount:,.10g}" if amount < 1e7 else re.sub(r"e\+0*", "e", f"{amount:g}")
+
+
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _measures(by_entry: Mapping[str, Sequence[Found]]) -> tuple[list[Measure], dict[str, str]]:
     """Every measure once, and the suite of each. Levels that differ between entries are called by these."""
+    _require_one_protocol(by_entry)
     seen: dict[str, dict[str, dict[str, Any]]] = {}  # measure → entry → as the entry has it
     suites: dict[str, str] = {}
     for name, found in by_entry.items():
         for key, value in found[0][2]["measures"].items():
             seen.setdefault(key, {})[name] = value["measure"]
             suites[key] = value["suite"]
-    order = sorted(seen, key=lambda key: suites[key] == HELD_OUT)  # common measures first
+    order = sorted(seen, key=lambda key: (suites[key] == HELD_OUT, -len(seen[key])))  # what most are asked first
     return [_merged(seen[key]) for key in order], suites
+
+
+def _require_one_protocol(by_entry: Mapping[str, Sequence[Found]]) -> None:
+    """Raise where two runs mean two things by one measure: a function of one's own may say so."""
+    first: dict[str, tuple[str, dict[str, Any]]] = {}  # measure → the job that had it first, and as it has it
+    for job, _, result in (found for jobs in by_entry.values() for found in jobs):
+        for name, value in result["measures"].items():
+            there, before = first.setdefault(name, (job, value["measure"]))
+            for key in ("protocol", "better", "unit", "label"):
+                if before[key] != (here := value["measure"][key]):
+                    raise UserError(
+                        f"measure {name} has two kinds of {key}: '{before[key]}' in {there}, '{here}' in {job}: "
+                        "numbers of different protocols share no column, so give them names of their own"
+                    )
 
 
 def _merged(by_entry: Mapping[str, dict[str, Any]]) -> Measure:
@@ -141,8 +168,24 @@ def _notes(measures: Sequence[Measure], entries: Sequence[Entry]) -> list[str]:
     for measure in measures:
         if "bits_per_byte" not in measure.name:
             continue
+        read: dict[str, list[str]] = {}  # a sample → entries
         for entry in entries:
             details = next((p.details.get(measure.name) for r in entry.runs for p in r.points), None)
             if details and "event" in details:
                 notes.append(f"{measure.label}, {entry.name}: {details['event']}.")
+                read.setdefault(_sample(details), []).append(entry.name)
+        if len(read) > 1:
+            groups = "; ".join(f"{', '.join(names)}: {sample or 'all of it'}" for sample, names in read.items())
+            notes.append(
+                f"{measure.label} was measured on different samples of the held-out text ({groups}): a part of the "
+                "differences is the samples', the same for all seeds, so that tests over seeds do not see it. A larger "
+                "limit reads all of the text."
+            )
     return notes
+
+
+def _sample(details: Mapping[str, Any]) -> str:
+    """Which part of the held-out text was read: of as many tokens or pieces the same ones are drawn; "" is all."""
+    found = re.search(r"a sample of \d+ of \d+ \w+", str(details["event"]))
+    tokens = details.get("counts", {}).get("tokens", 0)
+    return f"{found[0].removeprefix('a ')}, of {tokens:,} tokens" if found else ""

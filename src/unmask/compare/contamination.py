@@ -33,8 +33,8 @@ def contamination(recipe: Recipe, suites: Mapping[str, str | None], say: Callabl
     told = [_told(name, overlap) for name, overlap in looked.items()]
     told += [f"{name}: no words to look for" for name in short]
     line = "; ".join(told)
-    say(f"in the training text: {line}")
-    return line[:1].upper() + line[1:] + "."
+    say(f"found in the training text: {line}")
+    return f"Found in the training text: {line}."
 
 
 def _held_out(text: Text) -> Iterator[str]:

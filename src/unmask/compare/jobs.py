@@ -247,7 +247,7 @@ def time_left(running: Sequence[float], waiting: Sequence[float], processes: int
     """Seconds until all is done, from those that each job still takes: the next one begins where one ends first.
 
     >>> time_left([10, 4], [8, 3], 2), time_left([], [5, 5, 5], 2)
-    (13, 10)
+    (13, 10.0)
     """
     ends = sorted(running)[-processes:]
     ends = [0.0] * (processes - len(ends)) + ends

@@ -175,8 +175,8 @@ def _tuned(study: Study, halves: bool, documents: int) -> list[str]:
     chosen = (
         "the loss on one half of the held-out documents; the other half measures the runs."
         if halves
-        else f"the loss on the held-out text, whose {documents:,} documents are too few to be halved, so that it also "
-        "measures the runs."
+        else f"the loss on the held-out text, which also measures the runs: {documents:,} "
+        f"{'document is' if documents == 1 else 'documents are'} too few to be halved."
     )
     each = f"{tune.count} learning rates for each entry, each trained for {tune.share:g} of the budget"
     return [f"Tuning: {each} on seed {tune.seed}; chosen by {chosen}"]

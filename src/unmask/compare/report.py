@@ -7,16 +7,13 @@ nothing else run or load.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.resources
 from collections.abc import Callable
 from pathlib import Path
-from string import Template
 
 from unmask.compare.page import record, sections
+from unmask.compare.page.assembly import assembled
 from unmask.compare.page.curves import AXES
-from unmask.compare.page.markup import Html, join, several, short, tag, text
+from unmask.compare.page.markup import Html, several, short, tag
 from unmask.compare.page.verdict import verdict
 from unmask.compare.results import Results
 
@@ -34,6 +31,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Results], Html]], ...] = (
     ("settings", "Settings", record.settings),
     ("environment", "Environment", record.environment),
     ("notes", "Notes", record.notes),
+    ("words", "What the words mean", record.words),
 )
 
 
@@ -46,26 +44,7 @@ def write_report(results: Results, folder: Path) -> Path:
 
 def page(results: Results) -> str:
     """The whole page."""
-    held = importlib.resources.files("unmask.compare") / "page"
-    style, script, template = (
-        (held / f"report.{kind}").read_text(encoding="utf-8").strip() for kind in ("css", "js", "html")
-    )
-    made = [(name, title, inside) for name, title, draw in SECTIONS if (inside := draw(results))]
-    drawn = (
-        tag("section", tag("h2", title, id=f"{name}-title"), inside, id=name, aria_labelledby=f"{name}-title")
-        for name, title, inside in made
-    )
-    links = (tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in made)
-    return Template(template).substitute(
-        title=text(results.title),
-        command=text(results.command),
-        facts=_facts(results),
-        style=style,
-        script=script,
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        links=join(links),
-        sections=join(drawn, "\n"),
-    )
+    return assembled(results, _facts(results), [(name, title, draw(results)) for name, title, draw in SECTIONS])
 
 
 def _facts(results: Results) -> Html:

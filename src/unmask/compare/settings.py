@@ -1,4 +1,4 @@
-"""What is asked of a study, and how it is frozen before its first run.
+"""What is asked of a study, from words to the whole of it.
 
     unmask compare A B … key=value …
 
@@ -13,8 +13,8 @@ or a YAML file that lists entries, with any other setting beside them:
       gpt: decoder-small
     budget: {flops: 1.0e+13}
 
-Settings that are not the study's own are overrides of every recipe; an entry's own come after them. DIR/study.yaml
-holds the whole of it, every recipe written out, and a study is resumed with the same one only.
+Settings that are not the study's own are overrides of every recipe; an entry's own come after them. `disk` keeps
+the whole of it, every recipe written out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from unmask.compare.functions import function, is_function
 from unmask.compare.lengths import Budget
@@ -42,7 +42,6 @@ OWN = ("seeds", "tune", "milestones", "suites", "limit")
 """Settings of a study that its results depend on, beside the budget."""
 PLACE = ("out", "resume", "processes", "cache")
 """Where and how it is run."""
-STUDY = "study.yaml"
 MILESTONES, LIMIT, SHARE = 8, 512, 0.25
 BUDGETS = ("steps", "tokens", "target_tokens", "flops", "minutes")
 HELD_OUT_SEED = 1000
@@ -194,16 +193,16 @@ def _listed(file: str) -> tuple[list[_Entry], dict[str, Any]] | None:
         given = {"recipe": given} if isinstance(given, str) else given
         if not isinstance(given, dict) or not isinstance(given.get("recipe"), str):
             raise UserError(f"{file}: entry {name} names no recipe: write {name}: {{recipe: encoder-small}}")
-        found.append(_Entry(str(name), given["recipe"], _flat({k: v for k, v in given.items() if k != "recipe"})))
+        found.append(_Entry(str(name), given["recipe"], flat({k: v for k, v in given.items() if k != "recipe"})))
     own = {key: beside.pop(key) for key in OWN if key in beside}
-    return found, {**own, **_flat(beside)}
+    return found, {**own, **flat(beside)}
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted keys."""
     out: dict[str, Any] = {}
     for key, value in values.items():
-        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        out |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return out
 
 
@@ -219,7 +218,8 @@ def _require_names(names: Sequence[str]) -> None:
 
 def _budget(common: dict[str, Any], listed: Sequence[_Entry]) -> dict[str, float]:
     """The one budget, taken out of the settings; nothing that the study decides is set for a recipe."""
-    given = {k.removeprefix("budget."): v for k in list(common) if k.startswith("budget.") and (v := common.pop(k))}
+    taken = {k.removeprefix("budget."): common.pop(k) for k in list(common) if k.startswith("budget.")}
+    given = {k: v for k, v in taken.items() if v not in (None, "")}
     if len(given) != 1 or not set(given) <= set(BUDGETS):
         said = f" (given: {', '.join(f'budget.{k}' for k in given)})" if given else ""
         raise UserError(
@@ -357,43 +357,3 @@ def _whole(name: str, given: Any, least: int = 1) -> int:
     if number < least:
         raise UserError(f"{name}={number} must be at least {least}")
     return number
-
-
-# ---------------------------------------------------------------- on disk
-
-
-def keep(study: Study, out: Path, resume: str) -> Study:
-    """Freeze a study in `out`, or find it there; the one that lies there is what is run."""
-    if resume not in ("never", "auto", "must"):
-        raise UserError(f"resume={resume} is none of never, auto, must")
-    file = out / STUDY
-    if not file.exists():
-        if resume == "must":
-            raise UserError(f"{out} holds no study to resume: check the path, or use resume=auto to start one")
-        if out.exists() and (not out.is_dir() or any(not p.name.startswith(".") for p in out.iterdir())):
-            raise UserError(f"{out} holds something else than a study: give another out=")
-        out.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{STUDY}.writing")
-        text = yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, file)
-        return study
-    if resume == "never":
-        raise UserError(f"{out} already holds a study: give another out=, or resume=auto to continue it")
-    stored = read(file)
-    a, b = (_flat(s.model_dump(mode="json", exclude={"command"})) for s in (study, stored))
-    for key in sorted(a.keys() | b.keys()):
-        if a.get(key) != b.get(key):
-            raise UserError(
-                f"{out} was started with {key}={b.get(key)}, not {a.get(key)}: resume it with its own settings, or "
-                "give another out="
-            )
-    return stored
-
-
-def read(file: Path) -> Study:
-    """A frozen study."""
-    try:
-        return Study.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
-        raise UserError(f"{file} is no study of this version: {' '.join(str(error).split())[:300]}") from error

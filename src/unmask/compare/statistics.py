@@ -16,7 +16,11 @@ Over items  beside that, where both entries were asked the same items: items (an
 Real        Holm's (1979) correction over all comparisons of the study leaves p at most .05, and there are 3 seeds or
             more: two values on a coarse measure are alike too often by chance.
 
-Differences that are all alike and not 0 leave t without a spread; then p is 0, the limit of small spreads.
+Where items are right or wrong, a value moves in steps, and seeds of a coarse measure are often alike by chance: with 4
+items and 3 seeds, two equal entries differ by the same in all three in 2 of 100 studies, at p = 0, which no correction
+mends. So the spread of a difference is taken as no less than that of two values rounded to their step, √(step² / 6).
+(Simulated for 4 to 500 items, 3 and 5 seeds: p below .01 in at most 1.1 of 100 studies.) Differences that are all alike
+and not 0 under a measure without items leave t without a spread; then p is 0, the limit of small spreads.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class Final:
     """Seed → value."""
     mean: float
     interval: tuple[float, float] | None
-    """95 %, over what varies; None for one seed without items."""
+    """95 %, over what varies; None where nothing does: one seed without items, or all are alike."""
     over: str
     """What was resampled: "5 seeds", "200 items", "5 seeds and 200 items", or "" for nothing."""
 
@@ -82,14 +86,13 @@ def final(entry: Entry, measure: str) -> Final | None:
         return None
     items = _items(entry, measure, values)
     across = np.array(list(values.values()))
-    counted = [(len(values), "seeds")] + ([(items.shown, items.of)] if items else [])
-    parts = [f"{n} {what}" for n, what in counted if n > 1]
-    interval = None
+    counted, interval = [(len(values), "seeds")], None
     if items is not None and items.spread:
-        interval = items.interval()
-    elif len(values) > 1:
+        counted, interval = [*counted, (items.shown, items.of)], items.interval()
+    elif (across != across[0]).any():
         interval = bootstrap(across)
-    return Final(values, float(across.mean()), interval, " and ".join(parts))
+    over = " and ".join(f"{n} {what}" for n, what in counted if n > 1)
+    return Final(values, float(across.mean()), interval, over if interval else "")
 
 
 def compared(results: Results) -> list[Comparison]:
@@ -100,9 +103,11 @@ def compared(results: Results) -> list[Comparison]:
     found: list[tuple[str, Entry, Entry, Paired, list[int]]] = []
     for measure in results.measures:
         values = [(entry, ends(entry, measure.name)) for entry in results.entries]
+        steps = {entry.name: _step(_items(entry, measure.name, own)) for entry, own in values}
         for (a, of_a), (b, of_b) in combinations(values, 2):
             if seeds := sorted(of_a.keys() & of_b.keys()):
-                found.append((measure.name, a, b, paired([of_a[s] - of_b[s] for s in seeds]), seeds))
+                differences, step = [of_a[s] - of_b[s] for s in seeds], max(steps[a.name], steps[b.name])
+                found.append((measure.name, a, b, paired(differences, step), seeds))
     corrected = holm([p.p for *_, p, _ in found])
     return [
         Comparison(
@@ -151,8 +156,10 @@ def ends(entry: Entry, measure: str) -> dict[int, float]:
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def paired(differences: Sequence[float]) -> Paired:
+def paired(differences: Sequence[float], step: float = 0.0) -> Paired:
     """A 95 % t interval, the t test and the sign-flip test of differences by seed, each two-sided.
+
+    step: what the values move in, 0 = any number; their spread counts as no less than rounding to it makes.
 
     >>> found = paired([1.0, 2.0, 3.0, 4.0, 5.0])
     >>> [round(v, 3) for v in found.interval], round(found.p, 4), found.flip
@@ -162,7 +169,7 @@ def paired(differences: Sequence[float]) -> Paired:
     n, mean = len(d), float(d.mean())
     if n < 2:
         return Paired(mean, None, None, None)
-    error = float(d.std(ddof=1)) / math.sqrt(n)
+    error = max(float(d.std(ddof=1)), step / math.sqrt(6)) / math.sqrt(n)
     half = critical(n - 1) * error
     if error == 0.0:
         p = 1.0 if mean == 0 else 0.0
@@ -319,6 +326,16 @@ class _Crossed:
         here = self.scored
         low, high = crossed(self.outcomes[:, here], 0, self.first.weights[here], self.first.group[here])
         return self.first.scale * low, self.first.scale * high
+
+
+def _step(items: _Crossed | None) -> float:
+    """The least that an item which is right or wrong moves the value by; 0 where outcomes are other numbers."""
+    if items is None or items.shown == 0:
+        return 0.0
+    kinds = np.unique(items.outcomes[:, items.scored])
+    if not np.isin(kinds, (0.0, 0.5, 1.0)).all():
+        return 0.0
+    return float(items.shares[items.scored].min()) * (0.5 if 0.5 in kinds else 1.0)
 
 
 def _items(entry: Entry, measure: str, values: dict[int, float]) -> _Crossed | None:

@@ -1,6 +1,6 @@
 """`unmask compare`: every entry with every seed under one budget, measured alike, written down as one record.
 
-DIR/study.yaml       what was asked, frozen before the first run (`settings`)
+DIR/study.yaml       what was asked, frozen before the first run (`settings`, `disk`)
 DIR/plan.json        what was decided before it (`planning`)
 DIR/jobs, runs, tuning   a process for each entry and seed, and for each trial (`jobs`, `job`)
 DIR/results.json     the record (`results`), and report.html, which draws it
@@ -8,22 +8,23 @@ DIR/results.json     the record (`results`), and report.html, which draws it
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from unmask.compare import jobs, tuning
 from unmask.compare.collecting import collected
+from unmask.compare.disk import STUDY, keep
 from unmask.compare.job import Spec
 from unmask.compare.jobs import Job
+from unmask.compare.lock import alone
 from unmask.compare.planning import Plan, planned
 from unmask.compare.report import write_report
 from unmask.compare.results import Results, Tuning
-from unmask.compare.settings import STUDY, Study, frozen, keep, sort_out, written_out
+from unmask.compare.settings import Study, frozen, sort_out, written_out
 from unmask.compare.statistics import compared, items_note
 from unmask.config import BudgetConfig
 from unmask.errors import UserError
@@ -34,8 +35,6 @@ from unmask.train.devices import choose_device
 Say = Callable[[str], None]
 TIMED, LEAST_TIMED = 0.05, 0.1
 """Share of a budget in minutes that goes into timing an update, and the least minutes."""
-WAIT = 20.0
-"""Seconds that the processes of a killed study are given to end."""
 
 
 def compare(
@@ -64,14 +63,13 @@ def compare(
     place = Path(out)
     fresh = not (place / STUDY).exists()
     study = keep(study, place, resume)
-    with _alone(place) as hold:
+    with alone(place) as hold:
         try:
             return _run(study, place, processes, cache, say, hold)
         except UserError:
             if fresh and [p.name for p in place.iterdir() if not p.name.startswith(".")] == [STUDY]:
-                (
-                    place / STUDY
-                ).unlink()  # refused before anything ran: the same place takes the study once it is mended
+                # refused before anything ran: the same place takes the study once it is mended
+                (place / STUDY).unlink()
             raise
         except KeyboardInterrupt:
             say(f"stopped; resume=auto continues the study in {place}")
@@ -120,7 +118,7 @@ def _run(
     def do(listed: Sequence[Job]) -> list[dict[str, Any]]:
         return jobs.run(listed, at_once, say, gpus, hold)
 
-    plan = planned(study, out, cache, say, lambda: _pace(study, recipes, out, kept, do))
+    plan = planned(study, out, cache, say, lambda: _pace(study, recipes, out, kept, at_once, do))
     tunings = _tuned(study, plan, recipes, out, kept, say, do)
     listed = [
         _job(study, plan, name, seed, recipe, tunings, out, kept)
@@ -158,21 +156,22 @@ def _pace(
     recipes: Mapping[str, Recipe],
     out: Path,
     cache: str | None,
+    at_once: int,
     do: Callable[[Sequence[Job]], list[dict[str, Any]]],
 ) -> dict[str, float]:
-    """Seconds of an update of each entry, by training it for a moment, as many side by side as in the study."""
+    """Seconds of an update of each entry, by training it for a moment, as many side by side as in the study: where
+    entries are fewer than processes, each is timed in several at once. The mean of them."""
+    copies = -(-min(at_once, len(recipes) * len(study.seeds)) // len(recipes))
+    budget = BudgetConfig(minutes=max(TIMED * study.budget["minutes"], LEAST_TIMED))
     listed = []
-    for name, recipe in recipes.items():
-        short = recipe.model_copy(
-            update={
-                "budget": BudgetConfig(minutes=max(TIMED * study.budget["minutes"], LEAST_TIMED)),
-                "seed": study.seeds[0],
-            }
-        )
-        spec = Spec("time", written_out(short), f"timing/{name}", cache)
-        listed.append(Job(f"{name}, timing", _file(out, name, "time"), spec))
-    found = [(job, result["seconds_per_step"]) for job, result in zip(listed, do(listed), strict=True)]
-    return {name: s for name, (_, s) in zip(recipes, found, strict=True) if s}
+    for k in range(copies):
+        for name, recipe in recipes.items():
+            short = recipe.model_copy(update={"budget": budget, "seed": study.seeds[0]})
+            spec = Spec("time", written_out(short), f"timing/{name}/{k}", cache)
+            listed.append(Job(f"{name}, timing {k + 1} of {copies}", _file(out, name, "time", k), spec))
+    found = [result["seconds_per_step"] for result in do(listed)]
+    timed = {name: [s for s in found[i :: len(recipes)] if s] for i, name in enumerate(recipes)}
+    return {name: fmean(seconds) for name, seconds in timed.items() if seconds}
 
 
 def _tuned(
@@ -247,29 +246,3 @@ def _job(
         prompts=plan.prompts if seed == study.seeds[0] else (),
     )
     return Job(f"{name}, seed {seed}", _file(out, name, seed), spec, p.flops, p.updates)
-
-
-# ---------------------------------------------------------------- one study at a time
-
-
-@contextlib.contextmanager
-def _alone(out: Path) -> Iterator[int | None]:
-    """Hold the study's lock, which its processes hold, too: they end soon after a parent that was killed."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield None
-        return
-    with (out / ".lock").open("w") as file:
-        begun = time.monotonic()
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() - begun > WAIT:
-                    raise UserError(
-                        f"{out / STUDY} is being run by another process: wait for it, or end it first"
-                    ) from None
-                time.sleep(0.1)
-        yield file.fileno()

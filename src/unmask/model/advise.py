@@ -124,7 +124,7 @@ def _candidates(values: dict[str, Any], target: float) -> Iterator[dict[str, Any
     """Every width with the one or two depths that come near the target."""
     head = _head_size(values)
     shared = values.get("distinct_layers")
-    for width in range(head, 32768, math.lcm(head, GRAIN) if head > GRAIN else GRAIN):
+    for width in range(head, 32768, _between(head)):
         thin, thick = (_sizes(values, width, depth) for depth in (_least(values), 2 * _least(values)))
         one, two = (parameters(_sized(values, s)) for s in (thin, thick))
         if one > target * 1.3:
@@ -137,6 +137,18 @@ def _candidates(values: dict[str, Any], target: float) -> Iterator[dict[str, Any
         for layers in {max(_least(values), math.floor(depth)), max(_least(values), math.ceil(depth))}:
             if layers <= 256:
                 yield _sizes(values, width, layers)
+
+
+def _between(head: int) -> int:
+    """From one width to the next: of whole heads, and of whole tiles where that leaves enough widths.
+
+    >>> [_between(head) for head in (32, 64, 48, 128, 96, 100)]
+    [64, 64, 48, 128, 192, 100]
+    """
+    if head <= GRAIN:
+        return head if GRAIN % head else GRAIN
+    both = math.lcm(head, GRAIN)
+    return both if both <= 8 * GRAIN else head
 
 
 def _least(values: dict[str, Any]) -> int:
@@ -193,10 +205,14 @@ def _sized(values: dict[str, Any], sizes: dict[str, Any]) -> ModelConfig:
 
 
 def _narrow_heads(values: dict[str, Any], target: float) -> None:
-    """Heads of 64 instead of 128 below 100M, so that a narrow model still has several."""
+    """Heads of 64 (or the next size below that the width holds) instead of 128 below 100M, so that a narrow model
+    still has several."""
     if target < 100e6 and "head_size" not in values and _head_size(values) > 64:
+        size = next((s for s in range(64, 31, -2) if values["hidden_size"] % s == 0), None)
+        if size is None:
+            return
         share = values["num_heads"] // (values.get("num_kv_heads") or values["num_heads"])
-        values["num_heads"] = values["hidden_size"] // 64
+        values["num_heads"] = values["hidden_size"] // size
         if "num_kv_heads" in values:
             values["num_kv_heads"] = values["num_heads"] // share
 
@@ -229,7 +245,10 @@ def _reasons(base: str, config: ModelConfig, target: float, given: bool) -> Iter
         wide = f"width / depth = {d / layers:.0f} (aim: {near}); loss hardly feels it over a factor of 40"
         yield "num_layers", f"{wide} (Kaplan et al. 2020, figure 5)"
     yield "num_source_layers", "as many as the stream's (Raffel et al. 2020, section 3.2.2)"
-    yield "hidden_size", f"a multiple of {GRAIN}, for whole tiles in matrix products; the depth follows from the target"
+    yield (
+        "hidden_size",
+        f"a multiple of {math.gcd(d, GRAIN)}, for whole tiles in matrix products; the depth follows from the target",
+    )
     yield "num_heads", f"heads of {c.size_per_head}; {base} is the pattern"
     yield "num_kv_heads", f"{c.num_heads // c.kv_heads} queries share a key, as in {base} (Ainslie et al. 2023)"
     ratio = c.mlp_size / d

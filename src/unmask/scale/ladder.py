@@ -104,7 +104,7 @@ def shaped(given: Sampled, target: float) -> ModelConfig:
             f"the recipe's model cannot have {label(target)} parameters with a vocabulary of {values['vocab_size']}: "
             "give larger sizes=, or a smaller tokenizer.vocab_size="
         ) from error
-    except ValidationError as error:  # such as a width that heads of 48 do not divide
+    except ValidationError as error:  # a setting that no other width can have
         raise UserError(
             f"the recipe's model cannot be made {label(target)} parameters large: set model.hidden_size= and "
             f"model.num_heads= to heads of 32, 64 or 128 ({error.errors()[0]['msg']})"

@@ -21,6 +21,25 @@ BEST = "Best N and D"
 PATH = "Least loss for a budget"
 POINTS = "Runs"
 """Titles of tables, by which the page finds them."""
+WORDS = (
+    ("law", "L(N, D) = E + A / N^α + B / D^β: the loss L of a model of N parameters trained on D tokens."),
+    ("E", "What is left of the loss for the largest model and endless text, as far as these runs tell."),
+    ("α, β", "How fast the loss falls with size and with text; A and B are how much there is to gain of each."),
+    ("FLOPs, budget", "Multiplications and additions of a training run; about 6 N D, or by formula for each shape."),
+    (
+        "95 % interval",
+        "A range that is made to hold the truth in 95 of 100 ladders, by drawing the runs anew (bootstrap).",
+    ),
+    (
+        "projection",
+        "The same law, fitted by least squares of relative errors: far from the first = hardly known.",
+    ),
+    (
+        "parabola",
+        "A curve through the losses of one budget; its lowest place is the best size, without a law.",
+    ),
+    ("held out", "Runs that no fit has seen, by which the law is checked."),
+)
 CURVE = 41
 """Points of a parabola that is drawn."""
 ALL = 8
@@ -54,6 +73,7 @@ def page(results: Results) -> str:
         ("cost", "Cost", sections.cost(results)),
         ("settings", "Settings", record.settings(results)),
         ("environment", "Environment", record.environment(results)),
+        ("words", "What the words mean", record.explained(WORDS)),
     ]
     runs = len(_table(results, POINTS)) + len(_table(results, HELD))
     facts = [several(runs, "run"), *([several(len(results.seeds), "seed")] if results.seeds else [])]
@@ -200,6 +220,9 @@ def sizes(results: Results) -> Plot:
         traces.append(Trace("parabolas", 1, rings=inside))
     said = f"From {_count(path['n'][0])} to {_count(path['n'][-1])} parameters by the law."
     note = "The band is the law's 95 %; rings are minima of parabolas."
+    best = next((t for t in results.tables if t.title == BEST), None)
+    if best is not None and any(row[1] == "formula" for row in best.rows):
+        note += " Counted by the FLOPs that a token of each size costs: where shapes change, the line may bend."
     return Plot("Best size for a budget", note, said, "FLOPs", "parameters (N)", traces, log_y=True)
 
 

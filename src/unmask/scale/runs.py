@@ -9,10 +9,7 @@ A process ends with the one that started it, however that ends, and is continued
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +21,13 @@ from unmask.compare.jobs import Job
 from unmask.compare.settings import HELD_OUT_SEED, written_out
 from unmask.directory import same, stored_recipe
 from unmask.errors import UserError
+from unmask.process import cores
 from unmask.recipe import Recipe
 from unmask.scale.ladder import Cell, Sampled, Say, cell, shaped
 from unmask.scale.rates import Rates, Trial, Trials, keep, kept, rule
 from unmask.train.devices import choose_device
 
 RATES = "rates.json"
-WAIT = 20.0
-"""Seconds that the processes of a killed ladder are given to end."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Workers:
     gpus: int = 0
     cache: str | None = None
     hold: int | None = None
-    """The ladder's lock (`alone`)."""
+    """The ladder's lock (`compare.lock`)."""
 
     def do(self, listed: Sequence[Job], say: Say) -> list[dict[str, Any]]:
         return jobs.run(listed, self.at_once, say, self.gpus, self.hold)
@@ -55,30 +51,8 @@ def workers(recipe: Recipe, at_once: int | None, cache: str | Path | None, hold:
         import torch
 
         gpus = torch.cuda.device_count()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     kept = None if cache is None else str(Path(cache).absolute())
-    return Workers(at_once or gpus or (cores if kind == "cpu" else 1), gpus, kept, hold)
-
-
-@contextlib.contextmanager
-def alone(out: Path) -> Iterator[int | None]:
-    """Hold the ladder's lock, which its processes hold, too: they end soon after a parent that was killed."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield None
-        return
-    with (out / ".lock").open("w") as file:
-        begun = time.monotonic()
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() - begun > WAIT:
-                    raise UserError(f"{out} is being run by another process: wait for it, or end it first") from None
-                time.sleep(0.1)
-        yield file.fileno()
+    return Workers(at_once or gpus or (cores() if kind == "cpu" else 1), gpus, kept, hold)
 
 
 def tuned(

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from unmask.compare.lock import alone
 from unmask.compare.results import Entry, Measure, Point, Results, Run, Table
 from unmask.directory import environment
 from unmask.errors import UserError
@@ -17,7 +18,7 @@ from unmask.scale.ladder import EPOCHS, Cell, Say, cells, costs, sampled
 from unmask.scale.points import FEWEST, FEWEST_VALUES, collect
 from unmask.scale.rates import Rates, Trial, Trials
 from unmask.scale.report import results, write
-from unmask.scale.runs import alone, rows, train, tuned, workers
+from unmask.scale.runs import rows, train, tuned, workers
 from unmask.scale.study import Asked, Study, study
 
 LOSS = "held_out_loss"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ PAD = 0.05
 """Of the values' range, above and below."""
 ACROSS = 3
 """Numbers below a picture, about: as many as stand apart on a phone."""
+ROUND = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))
+"""First digits of numbers along a logarithmic scale: the first that give enough of them."""
 DOT, RING, HOLE = 6, 13, 8
 """Diameters in pixels."""
 
@@ -72,7 +75,7 @@ def plotted(plot: Plot) -> Html:
     inside = [
         Html(f'<svg {box}><path class="grid" d="{grid}"/>{strokes}</svg>'),
         *(tag("span", short(v), class_="y", style=f"top:{_p(y(v))}%") for v in y.ticks(5)),
-        *(tag("span", _power(v), class_="x", style=f"left:{_p(x(v))}%") for v in x.ticks(ACROSS)),
+        *(tag("span", _power(v), class_="x", style=f"left:{_p(x(v))}%") for v in across(x)),
         *(
             tag("span", t.name, class_=f"name {colour(t.k)}", style=f"top:{places[k]:.1f}%", title=t.name)
             for k, t in enumerate(plot.traces)
@@ -91,6 +94,27 @@ def plotted(plot: Plot) -> Html:
         class_="chart long" if longest > LONG else "chart",
         style=f"--side:{min(12.0, 2.2 + 0.47 * longest):.1f}rem",
     )
+
+
+def across(scale: Scale) -> list[float]:
+    """Numbers below a picture, far enough apart; also on a logarithmic scale of less than a decade.
+
+    >>> across(Scale(5.3e4, 3.8e5, 0, 1000, log=True)), across(Scale(2e18, 1e20, 0, 1000, log=True))
+    ([70000.0, 150000.0, 300000.0], [3e+18, 1e+19, 3e+19, 1e+20])
+    """
+    if not scale.log:
+        return scale.ticks(ACROSS)
+    decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
+    gap = (scale.end - scale.start) / (ACROSS + 1)
+    for digits in ROUND:
+        found = [round(d * 10.0**k, 12) for k in decades for d in digits]
+        kept: list[float] = []
+        for value in (v for v in found if scale.low <= v <= scale.high):
+            if not kept or scale(value) - scale(kept[-1]) >= gap:
+                kept.append(value)
+        if len(kept) >= ACROSS:
+            return kept
+    return scale.ticks(ACROSS)
 
 
 def _power(value: float) -> str:

@@ -3,10 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from unmask.compare.page.markup import Html, join, more, number, short, table, tag
 from unmask.compare.results import Results
+
+WORDS = (
+    ("entry", "One recipe that is compared: an objective, a model and how it is trained."),
+    ("seed", "A number that decides the chances of a run: first weights, order of the text, what is masked."),
+    ("milestone", "An update after which a run is measured; the last one is its end."),
+    ("FLOPs", "Multiplications and additions of training, counted by formula."),
+    ("target", "What a loss asks for, such as a masked token. Target density: how many there are for each token read."),
+    ("trivial level", "What is reached without the skill in question: by guessing, or by knowing frequencies alone."),
+    (
+        "95 % interval",
+        "A range that is made to hold the true mean in 95 of 100 studies; final values of few seeds manage it less "
+        "often: 92 of 100 with 5 seeds, 74 with 3.",
+    ),
+    (
+        "bootstrap",
+        "Seeds or items are drawn anew, with replacement, many times: how far the mean moves tells its interval.",
+    ),
+    (
+        "p",
+        "How often chance alone would show so large a difference, were there none. Corrected: for the number of tests.",
+    ),
+    ("real", "Corrected p of at most .05, and at least 3 seeds."),
+)
+
+
+def words(results: Results) -> Html:
+    """What a reader without statistics needs for the other sections."""
+    return explained(WORDS) if results.measures else Html("")
+
+
+def explained(words: Sequence[tuple[str, str]]) -> Html:
+    """Words and what they mean."""
+    return tag("dl", *(join([tag("dt", word), tag("dd", said)]) for word, said in words))
 
 
 def tables(results: Results) -> Html:
@@ -76,7 +110,7 @@ def environment(results: Results) -> Html:
     parts = [tag("p", results.contamination, class_="lead")] if results.contamination else []
     if held:
         parts.append(
-            table("Environment", ["of", "value"], [[tag("code", n), v] for n, v in held.items()], titled=False)
+            table("Environment", ["what", "value"], [[tag("code", n), v] for n, v in held.items()], titled=False)
         )
     return join(parts)
 

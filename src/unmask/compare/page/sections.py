@@ -68,6 +68,7 @@ def finals(results: Results) -> Html:
     """Final values, their intervals, and each seed as a dot."""
     rows: list[list[object]] = [[tag("span", e.name, class_=curves.colour(k))] for k, e in enumerate(results.entries)]
     over: dict[str, None] = {}
+    many = len(results.seeds) > 1
     columns: list[Measure] = []
     for measure in results.measures:
         held = [final(entry, measure.name) for entry in results.entries]
@@ -91,10 +92,11 @@ def finals(results: Results) -> Html:
     how = "Mean at the last milestone; dots are seeds, dashes trivial levels."
     if over:
         how += f" Below it the 95 % interval: a bootstrap over {listed(list(over), 'or')}, expanded for few of them."
-        if len(results.seeds) == 1:
+        how += " None where all of them are alike: that is no certainty."
+        if not many:
             how += " Over items, one seed: it says nothing about another training run."
     else:
-        how += " One seed: no interval."
+        how += " No interval: nothing varies between seeds or items." if many else " One seed: no interval."
     return join(
         [table("Final values", ["entry", *heads], rows, note=how, class_="finals", titled=False), _events(columns)]
     )
@@ -125,7 +127,7 @@ def comparisons(results: Results) -> Html:
     for c, corrected, items_corrected in zip(results.comparisons, over_seeds, over_items, strict=True):
         more_cells = _over_items(c, items_corrected) if about_items else []
         by_measure.setdefault(c.measure, []).append([*_compared(results, c, corrected), *more_cells])
-    columns = ["entries", "difference", "95 % interval", "p", "p, corrected", "p, signs", "verdict"]
+    columns = ["entries", "verdict", "difference", "95 % interval", "p", "p, corrected", "p, signs"]
     columns += ["over items, 95 %", "p, over items, corrected"] if about_items else []
     fold = len(results.comparisons) > FOLDED
     parts = []
@@ -150,7 +152,7 @@ def _compared(results: Results, c: Comparison, corrected: float | None) -> list[
     flip = paired([a[s] - b[s] for s in seeds]).flip if (seeds := sorted(a.keys() & b.keys())) else None
     said = tag("span", "real", class_="yes") if c.real else tag("span", "not shown", class_="no")
     name = f"{c.a} \u2212 {c.b}"
-    return [name, _signed(c.difference), span(c.interval) or "–", chance(c.p), chance(corrected), chance(flip), said]
+    return [name, said, _signed(c.difference), span(c.interval) or "–", chance(c.p), chance(corrected), chance(flip)]
 
 
 def _over_items(c: Comparison, corrected: float | None) -> list[object]:

@@ -44,14 +44,18 @@ def _of(results: Results, measure: Measure) -> list[str]:
     if not values:
         return []
     order = sorted(values, key=lambda name: values[name].mean, reverse=measure.better == "higher")
-    said = list(_ranked(order, values, [c for c in results.comparisons if c.measure == measure.name]))
+    tests = [c for c in results.comparisons if c.measure == measure.name]
+    said = list(_ranked(order, values, tests, len(results.entries)))
     return [*said, *_not_above(measure, order, values)]
 
 
-def _ranked(order: list[str], values: dict[str, Final], comparisons: list[Comparison]) -> Iterator[str]:
+def _ranked(order: list[str], values: dict[str, Final], comparisons: list[Comparison], entries: int) -> Iterator[str]:
     """Who leads, who is not told apart from the leader, and the real differences among the others."""
     tests = {frozenset((c.a, c.b)): c for c in comparisons}
     first, shown = order[0], f"{order[0]} ({number(values[order[0]].mean)})"
+    if len(order) == 1 < entries:
+        yield f"{shown} alone has it."
+        return
     with_first = {name: tests.get(frozenset((first, name))) for name in order[1:]}
     known = {name: c for name, c in with_first.items() if c is not None and c.p is not None}
     if not known:

@@ -523,6 +523,8 @@ def test_the_verb_checks_lines(tmp_path: Path) -> None:
         ([], "give one directory"),
         (["a", "b"], "give one directory"),
         (["a", "butshare=1"], "no dial 'butshare'; did you mean 'but_share'"),
+        (["a", "but_share=1", "but_share=0"], "but_share is given twice"),
+        (["a", "--seed", "3", "seed=2"], "seed is given twice"),
         (["a", "but_share=much"], "but_share='much' must be a number"),
         (["a", "--kind", "review"], "--kind review: choose facts"),
         (["a", "--split", "test"], "--split test: choose train, valid"),
@@ -537,6 +539,12 @@ def test_what_the_verb_refuses(
     result = CliRunner().invoke(app, ["data", "world", *arguments])
     assert isinstance(result.exception, UserError) and says in str(result.exception)
     assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+def test_what_is_no_text_is_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "lines.bin").write_bytes("zukun lives in quila.".encode("utf-16"))
+    result = CliRunner().invoke(app, ["data", "world", "--check", str(tmp_path / "lines.bin")])
+    assert isinstance(result.exception, UserError) and "lines.bin is not UTF-8 text" in str(result.exception)
 
 
 def test_the_page_says_what_the_world_is(world: World, train: str, valid: str) -> None:

@@ -99,7 +99,8 @@ def test_the_verb_lists_laboratories() -> None:
     rows = json.loads(CliRunner().invoke(app, ["lab", "--list", "--json"]).stdout)
     assert [row["name"] for row in rows] == list(MODULES) and all(row["title"] and row["about"] for row in rows)
     lines = CliRunner().invoke(app, ["lab", "--list"]).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == list(MODULES)
+    assert [line.split()[0] for line in lines[::2]] == list(MODULES)
+    assert [line.strip() for line in lines[1::2]] == [row["about"] for row in rows]
 
 
 def test_the_verb_runs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +120,7 @@ def test_the_verb_runs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["tokens", "out=x", "resume=yes"], "resume=yes is none of never, auto"),
         (["tokens", "out=x", "seed=2"], "'seed=2' is no setting of a laboratory: .*did you mean 'seeds'"),
         (["tokens", "x"], "'x' is no setting"),
+        (["tokens", "out=x", "out=y"], "out is given twice, out=x and out=y"),
         (["token", "out=x"], "no laboratory 'token'"),
         (["tokens", "--list"], "--list names every laboratory"),
     ],

@@ -37,7 +37,7 @@ def lab(
         if as_json:
             return emit(rows)
         wide = max(len(row["name"]) for row in rows)
-        print("\n".join(f"{row['name']:<{wide}}  {row['title']}: {row['about']}" for row in rows))
+        print("\n".join(f"{row['name']:<{wide}}  {row['title']}\n{'':{wide}}  {row['about']}" for row in rows))
         return
     if name is None:
         raise UserError("name a laboratory: unmask lab --list names them all")
@@ -67,6 +67,8 @@ def _settings(texts: list[str]) -> dict[str, str]:
             raise UserError(
                 f"'{text}' is no setting of a laboratory: give out=DIR seeds=5 resume=auto data=DIR{nearest(key, OWN)}"
             )
+        if key in given:
+            raise UserError(f"{key} is given twice, {key}={given[key]} and {text}: leave one out")
         given[key] = value
     return given
 

@@ -97,11 +97,15 @@ def _world(seed: int, settings: list[str]) -> World:
         name, _, value = text.partition("=")
         if name not in World.dials():
             raise UserError(f"a world has no dial '{name}'{nearest(name, World.dials())}")
+        if name in dials:
+            raise UserError(f"{name} is given twice: leave one out")
         try:
             read = json.loads(value)
         except ValueError:
             read = value  # which is of no dial's type
         dials[name] = tuple(read) if isinstance(read, list) else read
+    if seed and "seed" in dials:
+        raise UserError("seed is given twice: leave out seed= or --seed")
     return World(**{"seed": seed, **dials})
 
 
@@ -113,9 +117,16 @@ def _chosen(option: str, given: list[str] | None, known: tuple[Any, ...]) -> lis
     return [name for name in known if not given or name in given]
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: give a file of lines") from None
+
+
 def _check(world: World, path: Path, as_json: bool) -> None:
     """A verdict for each line, then the counts."""
-    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
+    text = sys.stdin.read() if str(path) == "-" else _text(path)
     counts: Counter[str] = Counter()
     by_kind: dict[str, Counter[str]] = {}
     for line in text.split("\n")[: -1 if text.endswith("\n") else None]:

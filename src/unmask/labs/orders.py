@@ -7,10 +7,12 @@ where it is larger than the t interval of this spread (level .05, divided by the
 asks for: Bonferroni). Items are the same for all: a verdict is about these items, and other ones might say otherwise.
 
     better      holds: some measure says so, and none the opposite; refuted: the other way round; else undecided
-    no_better   refuted: it is better; holds: the other one is, or some measure leaves no room for being better by `NEAR`
+    no_better   refuted: it is better; holds: the other one is, or some measure leaves no room for `NEAR`
     unseen      refuted: some difference is decided; holds: none is, though in some measure one of `NEAR` would be
 
-So noise alone makes no statement hold: where it could hide a difference of `NEAR`, "cannot be told apart" is undecided.
+A measure counts where at least one of the two is beyond its trivial levels (chance, token frequencies): two models that
+know nothing yet are alike, too. And noise alone makes no statement hold: where it could hide a difference of `NEAR`,
+"cannot be told apart" is undecided.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ NEAR = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """`mean` > 0: the first is better; `half`: of the interval, infinite where too few entries tell the noise."""
+    """`mean` > 0: the first is better; `half`: of the interval, infinite where they tell no noise."""
 
     measure: Measure
     values: tuple[float, float]
@@ -92,7 +94,8 @@ class Group:
         sign = 1.0 if measure.better == "higher" else -1.0
         deviation, freedom = residual(np.array(list(known.values())))
         n = len(known[a])
-        half = critical(freedom, level) * deviation * math.sqrt(2 / n) if freedom else math.inf
+        known_noise = freedom and deviation > 0  # values that are all alike tell none
+        half = critical(freedom, level) * deviation * math.sqrt(2 / n) if known_noise else math.inf
         means = float(known[a].mean()), float(known[b].mean())
         return Difference(measure, means, sign * (means[0] - means[1]), half)
 
@@ -105,14 +108,17 @@ class Group:
             return f"{', '.join(absent)} was not run"
         return "" if len(self.results.seeds) > 1 and len(self.names) > 1 else "one seed alone tells no noise"
 
-    def measures(self, *names: str) -> list[Measure]:
-        """Those that all of these entries answer."""
-        return [
-            m
-            for m in self.results.measures
-            if not m.name.startswith(HELD_OUT)
-            and all(self._values(self.entry(n), m.name, -1, None) is not None for n in names)
-        ]
+    def measures(self, *names: str, at: int = -1) -> list[Measure]:
+        """Those that all of these entries answer, and some of them beyond what is trivial."""
+        out = []
+        for m in self.results.measures:
+            ends = [self._values(self.entry(n), m.name, at, None) for n in names]
+            known = [fmean(v) for v in ends if v is not None]
+            sign = 1 if m.better == "higher" else -1
+            beyond = any(all(sign * (v - level.value) > 0 for level in m.levels) for v in known)
+            if not m.name.startswith(HELD_OUT) and len(known) == len(names) and beyond:
+                out.append(m)
+        return out
 
     def better(
         self, a: str, b: str, only: Sequence[str] = (), at: int = -1, since: int | None = None, of: int = 1
@@ -146,7 +152,7 @@ class Group:
         found = [(a, b, self.difference(a, b, m, ALPHA / len(asked))) for a, b, m in asked]
         known = [(a, b, d) for a, b, d in found if d is not None]
         if not known:
-            return None, f"{', '.join(names)} share no measure"
+            return None, f"{', '.join(names)} share no measure in which one of them is beyond its trivial levels"
         a, b, far = max(known, key=lambda one: abs(one[2].mean) / one[2].half if one[2].half else math.inf)
         widest: dict[str, float] = {}
         for *_, d in known:
@@ -163,9 +169,9 @@ class Group:
         """In each measure that both answer; or none, and why."""
         if why := self.untold(a, b):
             return [], why
-        measures = [m for m in self.measures(a, b) if not only or m.name in only]
+        measures = [m for m in self.measures(a, b, at=at) if not only or m.name in only]
         if not measures:
-            return [], f"{a} and {b} share no measure"
+            return [], f"{a} and {b} share no measure in which one of them is beyond its trivial levels"
         found = [self.difference(a, b, m, ALPHA / len(measures) / of, at, since) for m in measures]
         return [d for d in found if d is not None], ""
 

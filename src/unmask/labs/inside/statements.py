@@ -211,7 +211,11 @@ def _opened(found: Both) -> Verdict:
 
 STATEMENTS: tuple[Statement[Both], ...] = (
     Statement("The model has 109,056 parameters, and the formula says the same", "notes 3.9", _count),
-    Statement("The same formula says 124.4 million for GPT-2 small and 174.6 billion for GPT-3", "notes 3.9", _large),
+    Statement(
+        "The same formula says 124.4 million for GPT-2 small and 174.6 billion for GPT-3",
+        "notes 3.9, exercise 3",
+        _large,
+    ),
     Statement(
         "In a layer attention holds 33 % and feed-forward 66 %; both tables hold 8.2 % here and 0.37 % in GPT-3",
         "notes 3.7 and 3.9",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from unmask.labs.inside.statements import STATEMENTS, UNIFORM, Both
 from unmask.labs.inside.tables import NAMES, tables
 from unmask.lm import LM
 from unmask.loading import load
+from unmask.process import cores
 from unmask.train import checkpoint
 
 BITS, FACTS, QUESTIONS = "bits", "facts", "questions"
@@ -80,7 +80,7 @@ def _one_thread() -> None:
 def study(asked: Asked, steps: int | None = None, world: World | None = None) -> Results:
     """Both readings under every seed; steps, world: other ones than the laboratory's, for a trial."""
     todo = [Work(asked.out, r, seed, asked.resume, steps, world or World()) for seed in asked.seeds for r in READINGS]
-    jobs = min(len(todo), os.cpu_count() or 1)
+    jobs = min(len(todo), cores())
     asked.say(f"training and opening {len(todo)} models of {count.total(count.INSIDE):,} parameters, {jobs} at a time")
     with ProcessPoolExecutor(jobs, get_context("spawn"), _one_thread) as pool:
         done = list(pool.map(_call, todo))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unmask.compare.results import Results
 from unmask.labs.base import Asked, Lab
-from unmask.labs.real_text.lab import READS
+from unmask.labs.real_text.lab import TRAIN, VALID
 
 
 def run(asked: Asked) -> Results:
@@ -19,5 +19,5 @@ LAB = Lab(
     "T5's, RoBERTa's and BART's studies in small",
     "rates, spans, objectives, sharing; masks, inputs, batch, data; noises: do the published orders hold?",
     run,
-    reads=READS,
+    reads=(TRAIN, VALID),
 )

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from unmask.compare.results import Table
-from unmask.labs.orders import Group, mean_and_range
+from unmask.compare.results import Entry, Table
+from unmask.labs.orders import HELD_OUT, Group, mean_and_range
+
+COUNTED = ("parameters", "updates", "tokens read", "targets")
+
+
+def counted(entry: Entry) -> list[int]:
+    """`COUNTED` at the end, means over seeds."""
+    points = [run.points[-1] for run in entry.runs]
+    return [
+        entry.parameters,
+        *(round(fmean(getattr(p, k) for p in points)) for k in ("step", "tokens", "target_tokens")),
+    ]
 
 
 def ends(group: Group) -> Table:
     """What each reached."""
-    measures = [m for m in group.results.measures if not m.name.startswith("loss_")]
+    measures = [m for m in group.results.measures if not m.name.startswith(HELD_OUT)]
     rows: list[list[str | float | int | None]] = []
     for name in group.names:
         entry = group.entry(name)
-        points = [run.points[-1] for run in entry.runs]
-        counts = [round(fmean(p.step for p in points)), round(fmean(p.tokens for p in points))]
-        targets = round(fmean(p.target_tokens for p in points))
         values = [mean_and_range(entry, m.name) for m in measures]
-        rows.append([name, entry.parameters, *counts, targets, *values])
+        rows.append([name, *counted(entry), *values])
     return Table(
         title="What each objective reached",
-        columns=["entry", "parameters", "updates", "tokens read", "targets", *(m.label for m in measures)],
+        columns=["entry", *COUNTED, *(m.label for m in measures)],
         rows=rows,
         note="Means over seeds, and the lowest and highest seed. Pseudo bits ask another event than bits.",
     )

@@ -1,19 +1,21 @@
 """A cloze test of four words from held-out text: which of them stood here?
 
-Every model answers it in its own way (`evaluation.cloze`), and what a word's frequency tells is of no use: the three
-others are about as frequent in the training text.
+Every model answers it in its own way (`evaluation.cloze`), and what words' frequencies tell is of little use: the three
+others are about as frequent in the training text, and the answer may be any of the four by rank.
 
 A gap is one word of a sentence, in small letters and of at least `SHORTEST` letters, that the training text has at
-least `LEAST` times. Which sentences, which word of each and which three others among its `NEAR` neighbours by
-frequency is decided by key, so the test is a function of the texts.
+least `LEAST` times. The others are of a run of words by frequency, at most `NEAR` + 1 long, that holds the answer
+anywhere. Which sentences, which word of each, which run and which of its words is decided by key, so the test is a
+function of the texts.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +28,8 @@ from unmask.text.sentences import sentence_starts
 
 GAPS, OTHERS = 1000, 3
 SHORTEST, LEAST, NEAR = 4, 20, 100
+FEWEST = 6
+"""Other words of a run: among the most frequent, neighbours alone are about as frequent."""
 WORDS = (8, 30)
 """Fewest and most words of a sentence."""
 _WORD = re.compile(r"(?<![\w'-])[a-z]+(?![\w'-])")
@@ -35,9 +39,16 @@ _WORD = re.compile(r"(?<![\w'-])[a-z]+(?![\w'-])")
 def write_gaps(train: Path, valid: Path, file: Path, most: int = GAPS) -> Path:
     """The test as JSON lines, made once."""
     if not file.exists():
-        lines = [json.dumps(gap, ensure_ascii=False) + "\n" for gap in gaps_of(_texts(train), _texts(valid), most)]
-        file.write_text("".join(lines), encoding="utf-8")
+        write_lines(file, gaps_of(_texts(train), _texts(valid), most))
     return file
+
+
+def write_lines(file: Path, values: Iterable[Mapping[str, object]]) -> None:
+    """As JSON lines, whole or not at all."""
+    unfinished = file.with_name(f"{file.name}.unfinished")
+    lines = (json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+    unfinished.write_text("".join(lines), encoding="utf-8")
+    os.replace(unfinished, file)
 
 
 def _texts(path: Path) -> Iterable[str]:
@@ -83,12 +94,14 @@ def _gap(sentence: str, key: np.ndarray, ranked: list[str], rank: dict[str, int]
     words = [m for m in _WORD.finditer(sentence) if m[0] in rank]
     if not words or len(ranked) <= OTHERS:
         return None
-    draw = keyed.bits(np.broadcast_to(key, NEAR + 1 + OTHERS), np.arange(NEAR + 1 + OTHERS))
+    draw = keyed.bits(np.broadcast_to(key, NEAR + 2), np.arange(NEAR + 2))
     word = words[int(keyed.below(draw[0], len(words)))]
-    middle = rank[word[0]]
-    first = max(0, min(middle - NEAR // 2, len(ranked) - NEAR - 1))
-    near = [w for w in ranked[first : first + NEAR + 1] if w != word[0]]
-    others = [near[i] for i in np.argsort(draw[1 : 1 + len(near)], kind="stable")[:OTHERS].tolist()]
+    place = rank[word[0]]
+    others_of_run = min(NEAR, max(FEWEST, place), len(ranked) - 1)
+    first = place - int(keyed.below(draw[1], others_of_run + 1))
+    first = max(0, min(first, len(ranked) - others_of_run - 1))
+    near = [w for w in ranked[first : first + others_of_run + 1] if w != word[0]]
+    others = [near[i] for i in np.argsort(draw[2 : 2 + len(near)], kind="stable")[:OTHERS].tolist()]
     candidates = sorted([word[0], *others])
     text = f"{sentence[: word.start()]}[MASK]{sentence[word.end() :]}"
     return {"relation": "words", "text": text, "answer": word[0], "candidates": candidates}

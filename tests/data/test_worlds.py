@@ -489,6 +489,15 @@ def test_the_verb_takes_seed_dials_kinds_and_splits(tmp_path: Path) -> None:
     assert "valid.txt: 444 lines" in said
 
 
+def test_the_verb_writes_over_no_other_text(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("my own text\n")
+    with pytest.raises(UserError, match=r"train\.txt is there and holds something else"):
+        told(str(tmp_path))
+    assert (tmp_path / "train.txt").read_text() == "my own text\n" and not (tmp_path / "valid.txt").exists()
+    for _ in range(2):  # the same world may be written again
+        told(str(tmp_path), "--split", "valid")
+
+
 def test_the_verb_checks_lines(tmp_path: Path) -> None:
     lines = ["zukun lives in quila.", "zukun lives in varno.", "11+21=33.", "zork lives in quila.", "", REVIEW]
     path = tmp_path / "lines.txt"

@@ -122,6 +122,8 @@ def test_compared_tells_all_pairs_and_their_noise() -> None:
     assert found["cosine"]["a b"] == 1 and found["across"]["a b"] == found["halves"]["a"] == found["halves"]["b"]
     assert unattenuated(found, "a b") == pytest.approx(1, abs=1e-3)
     assert set(found["across"]) == {"a b", "a c", "b c"}
+    first, last = (over(network(), twins["c"], TEXTS * 8, part, toy()) for part in (np.arange(16), np.arange(16, 32)))
+    assert found["halves"]["c"] == round(cosine(first, last), 3)  # neighbours stand in one half
     nothing = {"halves": {"a": -0.1, "b": 0.5}, "across": {"a b": 0.1}}
     assert math.isnan(unattenuated(nothing, "a b"))
 
@@ -141,6 +143,7 @@ def test_a_trial_is_measured_at_all_milestones(made: dict[str, list[Measured]]) 
     hybrid, t5 = (made[name][0].run for name in ("gpt-bert", "t5-half-prefix-lm"))
     assert [p.step for p in hybrid.points] == [1, 2, 3, 4, 5] and set(hybrid.points[0].values) == {"rating", "fill"}
     assert {"scored", "probe_32", "probe_128", "valid", "true"} <= set(hybrid.points[-1].values)
+    assert all(set(hybrid.points[-1].details[what]) == {"32", "128"} for what in ("hidden", "clause"))
     assert BESIDE in t5.points[0].values and BESIDE not in hybrid.points[0].values
     assert set(hybrid.points[0].details["gradients"]) == {"start", "first"}
     assert set(hybrid.points[-1].details["gradients"]) == {"end"}

@@ -18,6 +18,7 @@ from unmask.compare.results import Results
 from unmask.config import ModelConfig
 from unmask.data.worlds import World
 from unmask.data.worlds.grammar import Review, rating_of
+from unmask.labs.base import Statement
 from unmask.labs.electra import corrupted, floor, study
 from unmask.labs.electra.designed import STOPPED, Apart, Opposed
 from unmask.labs.electra.kinds import auc, kind
@@ -344,6 +345,7 @@ def test_no_obvious_replacement_leaves_a_statement_undecided(short: tuple[Path, 
     points = [*one.run.points[:-1], last.model_copy(update={"details": none})]
     found = {"electra": one.model_copy(update={"run": one.run.model_copy(update={"points": points})})}
     statement = next(s for s in STATEMENTS if s.text == "The detector finds about .79 of the obvious")
+    assert isinstance(statement, Statement)
     assert statement.judge(found) == (None, "no obvious replacement is left")
     assert shares(found, "electra") == {"alike": 3 / 7, "meaning": 4 / 7, "obvious": 0}
 

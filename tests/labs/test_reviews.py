@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,6 +177,30 @@ def test_features_are_the_models_hidden_states(models: dict[str, LM]) -> None:
         opinion = lm.hidden(REVIEWS[0].opinion).double().numpy()
         last = opinion[11 if name == "t5" else 12]
         assert np.allclose(probes.features(lm, REVIEWS, "last", "opinion")[0], last, atol=1e-5)
+
+
+def test_the_clause_shows_the_adjective_and_nothing_behind_it(models: dict[str, LM]) -> None:
+    lm, r = models["causal"], REVIEWS[0]
+    states = lm.hidden(f"review: the {r.food} was {r.food_adjective}")[1:].double().numpy()
+    assert np.allclose(probes.features(lm, [r], "mean", "clause")[0], states.mean(0), atol=1e-5)
+    assert np.allclose(probes.features(lm, [r], "last", "clause")[0], states[FOOD], atol=1e-5)
+
+
+def test_hidden_leaves_what_link_and_person_tell(models: dict[str, LM], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the states hold the word, nothing is left; where they join link and person's adjective, all."""
+
+    def word(lm: LM, reviews: Sequence[Review], how: str) -> np.ndarray:
+        return np.array([[WORLD.positive(r.food_adjective)] for r in reviews], float)
+
+    def joined(lm: LM, reviews: Sequence[Review], how: str) -> np.ndarray:
+        return np.array([[WORLD.positive(r.person_adjective) == (r.link == "and")] for r in reviews], float)
+
+    of = probes.Labelled.of(WORLD, 2)
+    share = of.good(of.tested).mean()  # one answer for all
+    monkeypatch.setattr(probes, "features", word)
+    assert min(share, 1 - share) - 1e-9 <= probes.hidden(models["causal"], of)["128"] <= max(share, 1 - share) + 1e-9
+    monkeypatch.setattr(probes, "features", joined)
+    assert probes.hidden(models["causal"], of) == {"32": 1.0, "128": 1.0}
 
 
 def test_an_untrained_network_is_where_the_run_began(models: dict[str, LM]) -> None:

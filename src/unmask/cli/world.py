@@ -65,6 +65,9 @@ def _write(world: World, out: Path, kinds: list[Any], splits: list[Any], spelled
     """A text for each split, and a tokenizer where one is asked for; then say what stands there."""
     made = [(out / f"{name}.txt", world.text(kinds, name)) for name in splits]
     tokenizer = None if spelled is None else world.tokenizer(spelled)
+    for path, text in made:
+        if path.exists() and path.read_bytes() != text.encode():
+            raise UserError(f"{path} is there and holds something else: give another directory, or move it away")
     out.mkdir(parents=True, exist_ok=True)
     for path, text in made:
         path.write_text(text, encoding="utf-8", newline="\n")

@@ -281,14 +281,14 @@ def statements(always_ok: float) -> tuple[Statement[Found] | OverSeeds[Found], .
             _plateau(always_ok),
         ),
         OverSeeds("T5's median is later than the masked model's", "issue", _t5_later),
-        OverSeeds("T5 ends between .46 and .80", "issue", _t5_ends),
+        OverSeeds("T5 ends between .46 and .80, .05 more or less", "issue", _t5_ends),
         OverSeeds("T5 depends on the seed: .1 and more between the best and the worst", "issue", _t5_differs),
         Statement("T5 stands at “always ok” at every milestone", "notes 5.2 and 10.5 (.47)", _t5_stuck(always_ok)),
         OverSeeds(
             "With windows that begin anywhere the masked model stops at “but → ok”: at most .80", "issue", _shortcut
         ),
         Statement(
-            "Of its own targets T5 gets .99 of the sentinels and .66 of the words right, the masked model .77",
+            "Of its own targets T5 gets about .99 of the sentinels and .66 of the words right, the masked model .77",
             "notes 5.2",
             _own,
         ),
@@ -307,19 +307,21 @@ def statements(always_ok: float) -> tuple[Statement[Found] | OverSeeds[Found], .
             "notes 5.3 and 11.2 (0 of 200)",
             _masked_cannot_append,
         ),
-        Statement("Nor in any other way", "notes 11.2", _masked_cannot),
+        Statement("Nor by most confident first", "notes 11.2, which says it of masked models as such", _masked_cannot),
         Statement(
             "With windows that begin anywhere it writes none by appending",
             "notes 5.3 (0 of 200)",
             _anywhere_cannot_append,
         ),
         Statement(
-            "The states of the three that know the rule tell an unlabelled adjective's side: .8", "notes 5.4", _carry
+            "A probe of the three that know the rule tells an unlabelled adjective's side: .8", "notes 5.4", _carry
         ),
         Statement("Causal is read better at the last place than by the mean", "notes 5.4", _causal_last),
-        Statement("Causal: about .838 by the mean, .936 at the last place", "notes 5.4", _causal_figures),
+        Statement(
+            "Causal: about .838 by the mean, .936 at the last place, with 128 labels", "notes 5.4", _causal_figures
+        ),
         Statement("Masked: about .802 with 32 labels, .943 with 128", "notes, exercise 8", _masked_figures),
-        Statement("The prefix LM's states are the easiest to read", "notes 5.4", _prefix_best),
+        Statement("The prefix LM's states are the easiest to read, by the mean", "notes 5.4", _prefix_best),
         Statement("T5's three readings are at chance", "notes 5.4 (.45–.56)", _t5_blank),
         Statement("Untrained networks and a bag of words are at chance", "", _controls),
     )

@@ -6,23 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unmask.compare.results import Table
-from unmask.labs.architectures.measured import ANY_WORD, FILLED, LINE, OTHERS, PLACES, RATED
-from unmask.labs.architectures.statements import Found, details, end
-from unmask.labs.architectures.subjects import (
-    LABELS,
-    SUBJECTS,
-    T5,
-    T5_ANYWHERE,
-)
+from unmask.labs.architectures.measured import ANY_WORD, EXACT, FILLED, LINE, OTHERS, PLACES, RATED
+from unmask.labs.architectures.statements import Found, details, end, value
+from unmask.labs.architectures.subjects import CAUSAL, LABELS, MASKED, PREFIX, SUBJECTS, T5, T5_ANYWHERE
+from unmask.labs.architectures.writing import MASKS
+from unmask.labs.reviews.cells import Cell, spread
 from unmask.labs.reviews.probes import LABELS as COUNTS
 from unmask.labs.reviews.probes import PENALTY, TESTED
 
 NAMES = [subject.name for subject in SUBJECTS]
-Cell = str | float | int | None
 
 
 def tables(found: Sequence[Found], levels: Mapping[str, float]) -> list[Table]:
     return [
+        _beside_notes(found, levels),
+        _costs(found),
         _curves(found, levels),
         _turned(found),
         _asked(found),
@@ -36,22 +34,6 @@ def tables(found: Sequence[Found], levels: Mapping[str, float]) -> list[Table]:
     ]
 
 
-def spread(values: Sequence[float]) -> Cell:
-    """
-    >>> spread([0.5]), spread([0.5, 0.75])
-    (0.5, '0.62 (0.50–0.75)')
-    """
-    if len(values) == 1:
-        return values[0]
-    return f"{sum(values) / len(values):.2f} ({min(values):.2f}–{max(values):.2f})"
-
-
-def _cell(values: Sequence[float | None]) -> Cell:
-    """A number of each seed; none where a model has none."""
-    there = [v for v in values if v is not None]
-    return spread(there) if there else None
-
-
 def _detail(found: Found, who: str, *keys: str) -> Any:
     at: Any = details(found, who)
     for key in keys:
@@ -60,7 +42,65 @@ def _detail(found: Found, who: str, *keys: str) -> Any:
 
 
 def _of(found: Sequence[Found], who: str, *keys: str) -> Cell:
-    return _cell([_detail(one, who, *keys) for one in found])
+    return spread([_detail(one, who, *keys) for one in found])
+
+
+def _beside_notes(found: Sequence[Found], levels: Mapping[str, float]) -> Table:
+    """The figures that the notes give in their sections 5.2 to 5.4 and exercise 8, and ours."""
+
+    def at(who: str, milestone: int, measure: str = RATED) -> Cell:
+        return spread(value(one[who].run.points[milestone], measure) for one in found)
+
+    def read(who: str, how: str, labels: int) -> Cell:
+        return _of(found, who, "probes", how, str(labels))
+
+    masked = zip(("500", "1,000", "1,500"), ("0.47", "0.73", "1.00"), strict=True)
+    rows: list[list[Cell]] = [
+        ["always ok", "0.47", levels["always ok"]],
+        *([f"rating at 500 updates, {LABELS[who]}", "1.00", at(who, 0)] for who in (CAUSAL, PREFIX)),
+        *([f"rating at {step} updates, Masked", notes, at(MASKED, k)] for k, (step, notes) in enumerate(masked)),
+        ["rating at the end, T5", "0.47", at(T5, -1)],
+        ["rating at the end, T5, written freely", "0.00", at(T5, -1, EXACT)],
+        ["own targets, T5: words", "0.66", _of(found, T5, "own", "content")],
+        ["own targets, T5: sentinels", "0.99", _of(found, T5, "own", "sentinels")],
+        ["own targets, Masked", "0.77", _of(found, MASKED, "own", "content")],
+        ["adjective in one pass, Causal", "0.55", at(CAUSAL, -1, FILLED)],
+        ["adjective by scoring lines, Causal", "1.00", at(CAUSAL, -1, LINE)],
+        ["adjective by scoring, T5", "0.46", at(T5, -1, LINE)],
+        ["well formed by appending, Masked", "0.00", _of(found, MASKED, "writing", next(iter(MASKS)), "valid")],
+        ["probe of the mean, Causal, 128 labels", "0.838", read(CAUSAL, "mean", 128)],
+        ["probe of the last place, Causal, 128 labels", "0.936", read(CAUSAL, "last", 128)],
+        ["probe of the mean, Masked, 32 labels", "0.802", read(MASKED, "mean", 32)],
+        ["probe of the mean, Masked, 128 labels", "0.943", read(MASKED, "mean", 128)],
+    ]
+    return Table(
+        title="Ours beside the notes",
+        columns=["what", "notes, one model", "ours"],
+        rows=rows,
+        note="At the end unless it says otherwise. The notes ask for ratings of 100 other reviews. How many labels "
+        "their probes of the causal model had we cannot tell; ours have 128.",
+    )
+
+
+def _costs(found: Sequence[Found]) -> Table:
+    """What equal updates cost each."""
+    causal = found[0][CAUSAL].run.points[-1].flops
+
+    def row(who: str) -> list[Cell]:
+        last = found[0][who].run.points[-1]
+        tokens = [one[who].run.points[-1].tokens for one in found]
+        targets = [one[who].run.points[-1].target_tokens for one in found]
+        each = sum(tokens) / len(tokens) / last.step
+        dense = 1000 * sum(targets) / sum(tokens)
+        return [LABELS[who], found[0][who].parameters, each / 32, dense, last.flops / 1e9, last.flops / causal]
+
+    return Table(
+        title="What equal updates cost",
+        columns=["model", "parameters", "positions a window", "targets a 1,000 positions", "GFLOPs", "Causal 1"],
+        rows=[row(who) for who in NAMES],
+        note="A window is 30 tokens of text; positions are what the networks read of it, marks and T5's target among "
+        "them. FLOPs of the whole run, by formula.",
+    )
 
 
 CURVES = "Rating, by updates"
@@ -71,7 +111,7 @@ def _curves(found: Sequence[Found], levels: Mapping[str, float]) -> Table:
 
     def row(who: str) -> list[Cell]:
         points = zip(*(one[who].run.points for one in found), strict=True)
-        return [LABELS[who], *(_cell([p.values[RATED] for p in at]) for at in points)]
+        return [LABELS[who], *(spread([p.values[RATED] for p in at]) for at in points)]
 
     said = ", ".join(f"{label} {value:.2f}" for label, value in levels.items())
     return Table(
@@ -89,7 +129,8 @@ def _turned(found: Sequence[Found]) -> Table:
         columns=["model", *(f"{word} turned" for word in words)],
         rows=[[LABELS[who], *(_of(found, who, "turned", word) for word in words)] for who in NAMES],
         note="Share of ratings that change where one word is turned into its opposite, so that it contradicts the "
-        "other two. Who goes by both adjectives: 1, 0, 1. Who goes by the link and the person's adjective: 0, 1, .5.",
+        "other two. Who goes by both adjectives: 1, 0, 1. Who goes by the link and the person's adjective: 0, 1, .49, "
+        "the share of reviews with “and”.",
     )
 
 
@@ -99,11 +140,11 @@ def _asked(found: Sequence[Found]) -> Table:
     def row(who: str) -> list[Cell]:
         return [
             LABELS[who],
-            _cell([end(f, who) for f in found]),
+            spread([end(f, who) for f in found]),
             *(_of(found, who, "beside", str(n)) for n in OTHERS),
             _of(found, who, "alone"),
             *(_of(found, who, "by place", str(at)) for at in PLACES),
-            _cell([end(f, who, ANY_WORD) for f in found]),
+            spread([end(f, who, ANY_WORD) for f in found]),
         ]
 
     others = [f"{n} other place{'s' * (n > 1)} open" for n in OTHERS]
@@ -164,10 +205,10 @@ def _filled(found: Sequence[Found]) -> Table:
         word, count = _detail(found[0], who, "words")[0]
         return [
             LABELS[who],
-            _cell([end(f, who, FILLED) for f in found]),
+            spread([end(f, who, FILLED) for f in found]),
             _of(found, who, "fill, any word"),
             f"{word} ({count})",
-            _cell([end(f, who, LINE) for f in found]),
+            spread([end(f, who, LINE) for f in found]),
         ]
 
     return Table(
@@ -211,6 +252,9 @@ READINGS = {
     "behind": "decoder behind the slot",
     "mean, opinion": "mean, without “rating:”",
     "last, opinion": "last place, without “rating:”",
+    "mean, clause": "mean of “review: the soup was tasty” alone",
+    "last, clause": "last place of it, the adjective",
+    "mean, adjective hidden": "mean, one food adjective everywhere",
     "mean, untrained": "mean, untrained network",
     "last, untrained": "last place, untrained network",
     "bag of words": "bag of words",

@@ -2,7 +2,8 @@
 
 The mean gradient of an objective over texts is compared in direction alone: a cosine of 1 says that a step for one is a
 step for the other, 0 that it is none, below 0 that it undoes some. A mean over finitely many texts and masks has noise,
-which pulls every cosine to 0; two halves of the texts under one objective tell how much.
+which pulls every cosine to 0; two halves of the texts under one objective tell how much. Windows of training overlap
+their neighbours, so a half is the first or the last of them: alternate ones would share text, and its noise with it.
 
     cosine a b   on the same texts, all of them
     across a b   of a on one half with b on the other, the mean of both ways
@@ -108,7 +109,7 @@ def compared(
     """Halves, cosine and across (see above), by the names of objectives and of their pairs, to three digits."""
     number, pairs = np.arange(len(texts)), list(combinations(objectives, 2))
     half = {
-        name: [over(network, objective, texts, number[k::2], vocabulary) for k in range(2)]
+        name: [over(network, objective, texts, part, vocabulary) for part in np.array_split(number, 2)]
         for name, objective in objectives.items()
     }
     whole = {name: a + b for name, (a, b) in half.items()}

@@ -20,7 +20,7 @@ from unmask.labs.architectures.gaps import beside_others
 from unmask.labs.beyond.gradients import compared
 from unmask.labs.reviews.asked import FOOD, RATING, RATINGS, chosen, encode, in_windows, likeliest, right
 from unmask.labs.reviews.bench import Found, Moment
-from unmask.labs.reviews.probes import LABELS, Labelled, readings
+from unmask.labs.reviews.probes import LABELS, Labelled, hidden, readings
 from unmask.labs.reviews.setting import windows
 from unmask.lm import LM
 from unmask.networks import networks_of
@@ -65,7 +65,10 @@ def measure(lm: LM, moment: Moment) -> Found:
         return Found(values, details)
     if len(by_way) > 1:
         details["ways"] = by_way
-    probes = readings(lm, Labelled.of(world), ("mean",))["mean"]
+    opinions = Labelled.of(world)
+    probes = readings(lm, opinions, ("mean",))["mean"]
+    details["hidden"] = hidden(lm, opinions)
+    details["clause"] = readings(lm, opinions, ("mean",), "clause")["mean"]
     values |= {PROBES[k]: probes[str(k)] for k in LABELS}
     values |= {SCORED: scored(lm, world, reviews[:SCORED_REVIEWS])}
     lines = written(lm, moment.seed)

@@ -71,7 +71,7 @@ SUBJECTS = (
     _subject(ANTLM, {"objective.preset": "antlm"}),
     _subject(
         PERMUTATION,
-        {"objective.type": "permutation", "model.query_vector": True, "context": 37, "model.max_position": 37},
+        {"objective.type": "permutation", "model.query_vector": True, "context": _ASKED, "model.max_position": _ASKED},
     ),
     _subject(DIFFUSION, {"objective.type": "diffusion"}),
     _subject(MSK_UNI, {"objective.preset": "msk_uni"}),

@@ -12,8 +12,8 @@ from unmask.labs.beyond.gradients import OBJECTIVES, PAIRS
 from unmask.labs.beyond.measure import BESIDE, FILL, OTHERS, OWN, PROBES, SCORED, STAGES, TRUE, VALID, WAYS, Stage
 from unmask.labs.beyond.statements import LEARNT, Read, compared, without_noise
 from unmask.labs.beyond.subjects import BUDGET, GRADIENTS, REMEDIES, T5
+from unmask.labs.reviews.cells import Cell
 
-Cell = str | float | int | None
 LEARNING, REMEDY, ABLE, TWO_WAYS = "Who learns the rating", "Remedies for T5", "What each can do", "Asked by two ways"
 COSINES, NOISELESS, NOISE = "Cosines of gradients", "Cosines of gradients without noise", "Two halves of the texts"
 
@@ -102,13 +102,27 @@ def able(read: Read) -> Table:
     rows: list[list[Cell]] = []
     for entry in read.results.entries:
         found = [[run.points[-1].values.get(m) for run in entry.runs] for m in measures]
-        rows.append([entry.name, *(_mean(v for v in each if v is not None) for each in found)])
+        most = str(max(PROBES))
+        more = [_mean(run.points[-1].details[what][most] for run in entry.runs) for what in ("clause", "hidden")]
+        rows.append([entry.name, *(_mean(v for v in each if v is not None) for each in found), *more])
     return Table(
         title=ABLE,
-        columns=["", "rating", "fill, one pass", "fill, scored", "probe, 32", "probe, 128", "valid", "true"],
+        columns=[
+            "",
+            "rating",
+            "fill, one pass",
+            "fill, scored",
+            "probe, 32",
+            "probe, 128",
+            "valid",
+            "true",
+            "probe, 128, clause",
+            "probe, 128, hidden",
+        ],
         rows=rows,
         note="At the end, means over seeds. Valid and true: of what is written behind “review”. Fill and probes "
-        "without knowledge are at .5.",
+        "without knowledge are at .5. Clause: the states of “review: the soup was tasty” alone. Hidden: all reviews "
+        "have one food adjective, so that its side can be read from the link and the person's adjective alone.",
     )
 
 

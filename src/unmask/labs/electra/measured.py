@@ -35,6 +35,9 @@ def measure(lm: LM, moment: Moment) -> Found:
     values: dict[str, float | None] = {name: read["mean"][str(k)] for k, name in PROBES.items()}
     values |= {name: read["place"][str(k)] for k, name in PLACES.items()}
     details: dict[str, Any] = {"probes": read}
+    if moment.last:
+        details["clause"] = probes.readings(lm, opinions, ["mean", "last"], "clause")
+        details["hidden"] = probes.hidden(lm, opinions)
     if moment.last and noise == "none":
         details["controls"] = _controls(lm, opinions, moment.seed)
     if noise == "none":

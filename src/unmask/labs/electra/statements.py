@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from unmask.labs.base import Statement, Verdict, about
+from unmask.labs.base import OverSeeds, Statement, Verdict, about
 from unmask.labs.electra.kinds import KINDS
 from unmask.labs.electra.names import ALARMS, AUC, BEST, FOUND, LABELS, PLACES, PROBES, REPLACED
 from unmask.labs.electra.subjects import (
@@ -37,11 +37,14 @@ Found = Mapping[str, Measured]
 """Of one seed: subject → its finished run."""
 
 CHANCE = 0.6
-"""A probe with 32 labels below this is "at chance": over draws of labels an untrained network varies by less."""
+"""A probe with 32 labels below this is "at chance". Fixed before anything was measured; some untrained networks are
+above it, so what stands above it by little has not been taught (`_controls`)."""
 WORKS = 0.8
 """One above this reads the side: the notes' BERT ends there."""
+MOST = 0.8
+"""Of the seeds: 4 of 5."""
 MARGIN = 0.02
-"""Below which two shares of 200 reviews are the same."""
+"""By which one mean probe must be ahead of another; ten draws of labels, the same for all."""
 
 
 # ---------------------------------------------------------------- reading
@@ -196,7 +199,7 @@ def _bert_above(found: Found) -> Verdict:
 
 
 def _paper(*order: str) -> Callable[[Found], Verdict]:
-    """That each is at least as good as the next, at the end with 128 labels."""
+    """That each is ahead of the next by more than `MARGIN`, at the end with 128 labels."""
 
     def judge(found: Found) -> Verdict:
         seen = [probe(found, who, 128) for who in order]
@@ -257,10 +260,15 @@ def _placed(works: bool, *who: str) -> Callable[[Found], Verdict]:
 
 
 def _opposites_found(found: Found) -> Verdict:
-    each = [caught(found, who) | {"best": caught(found, who, "best")["meaning"]} for who in OPPOSED]
-    return all(x["meaning"] >= 0.9 * x["best"] for x in each), "; ".join(
-        f"{x['meaning']:.0%}, the best detector {x['best']:.0%}" for x in each
-    )
+    """By the share that is found and by the loss: a chance of exactly one half counts as not found, so that a detector
+    that guesses there finds more than the best one, with false alarms."""
+    held, told = [], []
+    for who in OPPOSED:
+        seen, best = (caught(found, who, by)["meaning"] for by in ("detector", "best"))
+        bits, least = (details(found, who)[by]["bits"] for by in ("detector", "best"))
+        held.append(seen >= 0.9 * best and bits <= 1.1 * least)
+        told.append(f"{seen:.0%}, the best detector {best:.0%}; {bits:.4f} and {least:.4f} bits a word")
+    return all(held), "; ".join(told)
 
 
 def _richer(found: Found) -> Verdict:
@@ -269,13 +277,16 @@ def _richer(found: Found) -> Verdict:
     return rich >= WORKS, f"probe {rich:.2f} (BERT there {bert:.2f}), on the plain reviews {plain:.2f}"
 
 
-def _one(found: Found) -> Verdict:
-    seen = {s.label: probe(found, s.name) for s in (WEAK, FROZEN, SHARED, LONGER, RICHER)}
-    best = max(seen, key=lambda label: seen[label])
-    return seen[best] >= WORKS, f"the best is {best}: {seen[best]:.2f}"
+def _one(found: Sequence[Found]) -> Verdict:
+    """One and the same in most seeds."""
+    seen = {s.label: [probe(one, s.name) for one in found] for s in (WEAK, FROZEN, SHARED, LONGER, RICHER)}
+    count = {label: sum(v >= WORKS for v in each) for label, each in seen.items()}
+    best = max(seen, key=lambda label: (count[label], sum(seen[label])))
+    told = ", ".join(f"{v:.2f}" for v in seen[best])
+    return count[best] >= MOST * len(found), f"the best is {best}: {told}"
 
 
-STATEMENTS: Sequence[Statement[Found]] = (
+STATEMENTS: Sequence[Statement[Found] | OverSeeds[Found]] = (
     Statement(
         "BERT has 125,312 parameters, the discriminator as many beside its head, the generator 25,376",
         "notes 5.6",
@@ -330,13 +341,19 @@ STATEMENTS: Sequence[Statement[Found]] = (
     ),
     Statement("Opposites teach the side: a probe of .8 at both rates", "notes, exercise 11 (2)", _works(*OPPOSED)),
     Statement("Read at the adjective, their states tell it, too", "", _placed(True, *OPPOSED)),
-    Statement("Their detectors find nine tenths of what can be found", "", _opposites_found),
     Statement(
-        "A weaker generator does not help: its detector is at chance", "notes, exercise 11 (1)", _fails(WEAK.name)
+        "Their detectors find nine tenths of what can be found, and their loss is within a tenth of the floor",
+        "",
+        _opposites_found,
+    ),
+    Statement(
+        "A weaker generator does not help: its detector's states are at chance",
+        "notes, exercise 11 (1)",
+        _fails(WEAK.name),
     ),
     Statement("Nor does one that stops learning early", "notes, exercise 11 (1)", _fails(FROZEN.name)),
     Statement("Nor sharing its tables, as published", "", _fails(SHARED.name)),
     Statement("Nor twice the updates", "", _fails(LONGER.name)),
     Statement("Richer text helps: a probe of .8", "notes, exercise 11 (3)", _richer),
-    Statement("At least one remedy that keeps a generator reaches .8", "issue", _one),
+    OverSeeds("At least one remedy that keeps a generator reaches .8, in 4 of 5 seeds", "issue", _one),
 )

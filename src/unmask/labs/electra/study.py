@@ -18,7 +18,7 @@ from unmask.labs.reviews.bench import Measured, entry, trained
 from unmask.labs.reviews.setting import STEPS, Subject
 
 MILESTONES = 5
-KEPT = ("kinds", "detector", "best", "controls", "generator", "positions")
+KEPT = ("kinds", "detector", "best", "controls", "generator", "positions", "clause", "hidden")
 """Of what was found at the end, what the record holds."""
 
 

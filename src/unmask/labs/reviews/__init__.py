@@ -1,7 +1,8 @@
 """What the laboratories about reviews share: one small network over one text, asked by one protocol.
 
-setting     the text, the network, the entries' recipes, and their training
-asked       what a model is asked: ratings, gaps, whole reviews to write
+setting     the text, the network, and the recipes of those who are compared
+asked       what a model is asked at an open slot: ratings, gaps
 probes      what can be read from its states
-bench       entries × seeds side by side, each measured at its milestones
+bench       subjects × seeds side by side, each measured at its milestones
+cells       how a table says what several seeds found
 """

@@ -1,11 +1,16 @@
 """What can be read from a model's states: linear probes for the food's polarity, and their controls.
 
 A probe is fitted to a few labelled reviews without their ratings and asked about others, whose food adjectives no
-labelled one holds (`World.probe`). So it is right only where the states say what the adjective means: a bag of words
-cannot know, and an untrained network does not.
+labelled one holds (`World.probe`). A bag of words cannot know their side. But link and person's adjective together give
+it away ("… but the host was rude": the food was good), and a network that joins these two is right without knowing what
+the food adjective means. So three texts are read:
 
-What is read is "review: the soup was tasty and the host was kind. rating:", up to where the rating is due, or the
-opinion alone, which stops before "rating".
+    unrated   "review: the soup was tasty and the host was kind. rating:", up to where the rating is due
+    opinion   the same without "rating:"
+    clause    "review: the soup was tasty": only the adjective can tell
+
+and `hidden` is what a probe reads of the first where every review has the same food adjective: without the word.
+With eight tested adjectives an untrained network is right about more than half of them by luck of its draw.
 """
 
 from __future__ import annotations
@@ -31,8 +36,7 @@ from unmask.train.devices import to_device
 How = Literal["mean", "last", "place", "behind"]
 """mean: over the text's tokens, control tokens apart. last: its last token. place: the food adjective. behind: of two
 stacks, the decoder's state at <0>, where the rating is to be written. Two stacks otherwise: the encoder's states."""
-Part = Literal["unrated", "opinion"]
-"""Up to where the rating is due ("… rating:"), or without the word before it, too."""
+Part = Literal["unrated", "opinion", "clause"]
 LABELS = (32, 128)
 DRAWS = 10
 """Draws of labelled opinions, each of which trains a probe."""
@@ -45,11 +49,15 @@ def features(lm: LM, reviews: Sequence[Review], how: How, part: Part = "unrated"
     """(n, d) what the model makes of each review; it never sees a rating."""
     if how == "behind":
         return _behind(lm, reviews)
-    ids = [encode(lm, getattr(review, part)) for review in reviews]
+    ids = [_part(lm, review, part) for review in reviews]
     states, first = _states(lm, ids)
     text = states[:, first : first + len(ids[0])]
     found = text.mean(1) if how == "mean" else text[:, {"last": -1, "place": FOOD}[how]]
     return found.double().numpy()
+
+
+def _part(lm: LM, review: Review, part: Part) -> np.ndarray:
+    return encode(lm, review.unrated)[: FOOD + 1] if part == "clause" else encode(lm, getattr(review, part))
 
 
 def _states(lm: LM, ids: Sequence[np.ndarray]) -> tuple[Tensor, int]:
@@ -163,3 +171,10 @@ def readings(lm: LM, of: Labelled, ways: Sequence[How], part: Part = "unrated") 
     """Reading → number of labels → mean accuracy."""
     made = {how: features(lm, every(of), how, part) for how in ways}
     return {how: {str(k): probed(rows, of, k) for k in LABELS} for how, rows in made.items()}
+
+
+def hidden(lm: LM, of: Labelled) -> dict[str, float]:
+    """What a probe of the mean reads without the word: every review has the same food adjective, the sides stay."""
+    same = of.tested[0].food_adjective
+    made = features(lm, [replace(review, food_adjective=same) for review in every(of)], "mean")
+    return {str(k): probed(made, of, k) for k in LABELS}

@@ -39,7 +39,6 @@ from unmask.lm import LM
 WORLD = World()
 BY_NAME = {subject.name: subject for subject in SUBJECTS}
 REVIEWS = WORLD.reviews("valid")[:20]
-needs_results = pytest.mark.skipif(not (FOLDER / "architectures.json").exists(), reason="the five-seed run is not here")
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +253,6 @@ def held() -> tuple[Results, list[dict[str, Measured]]]:
     return results, by_seed(made, len(results.seeds))
 
 
-@needs_results
 def test_the_committed_claims_are_the_records() -> None:
     results, found = held()
     assert results.title == LAB.title and results.seeds == [0, 1, 2, 3, 4]
@@ -262,7 +260,6 @@ def test_the_committed_claims_are_the_records() -> None:
     assert (FOLDER / "architectures.json").stat().st_size < 300_000
 
 
-@needs_results
 def test_the_committed_tables_are_the_records() -> None:
     results, found = held()
     for fresh, old in zip(tables(found, levels(WORLD)), results.tables, strict=True):
@@ -270,7 +267,6 @@ def test_the_committed_tables_are_the_records() -> None:
     assert results.measures == measures(WORLD)
 
 
-@needs_results
 def test_the_picture_is_drawn_from_the_record() -> None:
     results, _ = held()
     drawn = ET.fromstring(picture(results))
@@ -282,7 +278,6 @@ def test_the_picture_is_drawn_from_the_record() -> None:
         assert all(0 <= n <= 900 for n in numbers)
 
 
-@needs_results
 def test_what_needs_no_training_is_as_committed(models: dict[str, LM], tmp_path: Path) -> None:
     """The gaps that the noise draws, and the untrained networks' probes."""
     results, found = held()
@@ -302,7 +297,6 @@ def test_the_laboratory_is_listed_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@needs_results
 @pytest.mark.slow
 def test_the_whole_laboratory(tmp_path: Path) -> None:
     """One seed, trained again: the committed curves to the last digit that a machine may change."""

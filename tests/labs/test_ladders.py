@@ -13,8 +13,8 @@ from unmask.errors import UserError
 from unmask.evaluation.abilities import abilities
 from unmask.labs.base import Asked
 from unmask.labs.ladders.lab import LAB
-from unmask.labs.ladders.statements import STATEMENTS, judged
-from unmask.labs.ladders.study import EVERY, LIMITS, SETTINGS, STUDIES, _both, little, study
+from unmask.labs.ladders.statements import STATEMENTS, Papers, judged
+from unmask.labs.ladders.study import EVERY, LIMITS, OWN, SETTINGS, STUDIES, _both, joined, little, study
 from unmask.labs.ladders.tables import PUBLISHED
 from unmask.labs.real_text.lab import READS
 from unmask.objectives.masked import Masked
@@ -48,7 +48,7 @@ def texts(data: Path) -> dict[str, str]:
 
 def recipes(data: Path, name: str) -> dict[str, Recipe]:
     """The resolved recipes of one of the studies."""
-    given = {**texts(data), **SETTINGS, "seeds": 2}
+    given = {**texts(data), **SETTINGS, **OWN[name], "seeds": 2}
     made = frozen([f"{k}=decoder-small:{own}" for k, own in STUDIES[name].items()], given, "test")
     return {entry: made.recipe(entry) for entry in made.entries}
 
@@ -70,6 +70,27 @@ def test_tiny_studies_make_one_record(tiny: tuple[Asked, Results]) -> None:
     paths = [e.settings["corpus"]["path"] for e in found.entries]
     assert paths == ["$UNMASK_DATA/enwiki2015/train-00.jsonl.gz", "OUT/little.jsonl"]
     assert {e.settings["tokenizer"]["file"] for e in found.entries} == {"OUT/tokenizer.json"}
+    assert found.budget == {"flops": TINY["budget.flops"]}  # which the trial gives both studies
+
+
+def with_budget(found: Results, name: str, flops: float) -> Results:
+    """The study of one entry, as if run for so many FLOPs."""
+    budget = {"flops": flops}
+    (entry,) = (e for e in found.entries if e.name == name)
+    entry = entry.model_copy(update={"settings": {**entry.settings, "budget": budget}})
+    return found.model_copy(update={"entries": [entry], "budget": budget})
+
+
+def test_studies_of_different_budgets_are_joined_and_each_table_says_its_own(tiny: tuple[Asked, Results]) -> None:
+    _, found = tiny
+    dear, cheap = with_budget(found, "masking", 3e12), with_budget(found, "little-static", 1e12)
+    assert joined([dear, with_budget(found, "little-static", 3e12)]).budget == {"flops": 3e12}
+    both = judged(joined([dear, cheap]))
+    assert both.budget == {} and [e.settings["budget"] for e in both.entries] == [{"flops": 3e12}, {"flops": 1e12}]
+    notes = {t.title.split(" (")[0]: t.note for t in both.tables}
+    assert notes["BART, noises"].startswith("Each run: 3·10¹² FLOPs, contexts of 128. ")
+    assert notes["RoBERTa, masks"].startswith("Each run: 1·10¹² FLOPs, contexts of 128. ")
+    assert not notes["T5, stacks"].startswith("Each run")  # none was run
 
 
 def test_the_levels_of_a_joined_measure_are_those_of_the_whole_text() -> None:
@@ -95,18 +116,34 @@ def test_little_is_the_beginning_of_the_text(tiny: tuple[Asked, Results]) -> Non
 
 
 def test_every_entry_is_asked_and_published(data: Path) -> None:
-    """Each can be scored, so each shares gaps with all others; each stands in a paper's table."""
+    """Each can be scored, so each shares gaps with all others; each stands in a paper's table, of one budget."""
     named = {name for rows in PUBLISHED.values() for name in rows}
     assert named == set(EVERY) and len(set(EVERY)) == len(EVERY)
+    had: dict[str, tuple[float | None, int, int]] = {}
     for name in STUDIES:
         for entry, recipe in recipes(data, name).items():
             assert abilities(recipe.objective).plans, entry
+            had[entry] = recipe.budget.flops, recipe.context, recipe.context * recipe.train.batch_size
+    had["batch-x4"] = had["full-sentences"]  # whose batch is what it is about
+    assert all(len({had[name] for name in rows}) == 1 for rows in PUBLISHED.values())
+    assert had["iid-15"] == (4.8e12, 64, 1024) and had["masking"] == had["little-static"] == (1.2e12, 128, 1024)
+
+
+def test_papers_share_their_noise_where_they_share_a_budget(tiny: tuple[Asked, Results]) -> None:
+    """No spread is taken over runs of two budgets, or of one and two stacks."""
+    _, found = tiny
+    groups = Papers(found).groups
+    assert set(groups) == set(EVERY)
+    assert groups["iid-15"].names == () and groups["infilling"].names == ("masking",)
+    assert groups["batch-x4"].names == groups["little-static"].names == ("little-static",)
 
 
 def test_entries_differ_by_what_they_are_about_alone(data: Path) -> None:
-    base, others = (found := recipes(data, "encdec"))["iid-15"], dict(found)
-    del others["iid-15"]
-    for entry, recipe in others.items():
+    found = recipes(data, "t5")
+    pairs = [(entry, recipe, found["iid-15"]) for entry, recipe in found.items()]
+    noises = recipes(data, "bart")
+    pairs += [(entry, recipe, noises["masking"]) for entry, recipe in noises.items()]
+    for entry, recipe, base in pairs:
         assert recipe.train == base.train and recipe.tokenizer == base.tokenizer and recipe.context == base.context
         differing = {
             k for k, v in recipe.model.model_dump().items() if v != getattr(base.model, k) and k != "visibility"
@@ -136,7 +173,7 @@ def test_permutation_alone_can_be_asked_nothing() -> None:
 
 def test_unknown_settings_are_refused(data: Path) -> None:
     with pytest.raises(UserError, match="unknown key"):
-        frozen(["a=decoder-small:objective.kind=iid"], {**texts(data), **SETTINGS}, "test")
+        frozen(["a=decoder-small:objective.kind=iid"], {**texts(data), **SETTINGS, "budget.flops": 1e12}, "test")
 
 
 # ---------------------------------------------------------------- the results that were committed
@@ -148,8 +185,10 @@ def test_the_committed_claims_follow_from_the_committed_numbers() -> None:
     assert [e.name for e in held.entries] == list(EVERY) and len(held.seeds) >= 2
     again = judged(held)
     assert again.claims == held.claims and again.tables == held.tables
-    (amount,) = held.budget.values()
     for entry in held.entries:
+        (study,) = (name for name, entries in STUDIES.items() if entry.name in entries)
+        amount = OWN[study]["budget.flops"]
+        assert entry.settings["budget"] == {"flops": amount}
         for run in entry.runs:
             assert run.points[-1].flops == pytest.approx(amount, rel=0.02)
     text = RESULTS.read_text(encoding="utf-8")

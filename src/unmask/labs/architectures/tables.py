@@ -96,7 +96,7 @@ def _costs(found: Sequence[Found]) -> Table:
 
     return Table(
         title="What equal updates cost",
-        columns=["model", "parameters", "positions a window", "targets a 1,000 positions", "GFLOPs", "Causal 1"],
+        columns=["model", "parameters", "positions a window", "targets a 1,000 positions", "GFLOPs", "of causal's"],
         rows=[row(who) for who in NAMES],
         note="A window is 30 tokens of text; positions are what the networks read of it, marks and T5's target among "
         "them. FLOPs of the whole run, by formula.",
@@ -262,19 +262,16 @@ READINGS = {
 
 
 def _probes(found: Sequence[Found]) -> Table:
-    """A row for each model and reading; the bag of words is one for all."""
-    rows: list[list[Cell]] = []
-    for who in NAMES:
-        for reading, label in READINGS.items():
-            if reading not in _detail(found[0], who, "probes") or (reading == "bag of words" and who != NAMES[0]):
-                continue
-            name = "any" if reading == "bag of words" else LABELS[who]
-            numbers = [_of(found, who, "probes", reading, str(k)) for k in COUNTS]
-            rows.append([name, label, *numbers])
+    """A row for each reading, a column for each model; the bag of words is one for all."""
+
+    def read(who: str, reading: str) -> Cell:
+        return _of(found, who, "probes", reading, str(most)) if reading in _detail(found[0], who, "probes") else None
+
+    most = max(COUNTS)
     return Table(
         title="An unlabelled adjective's side, read from the states",
-        columns=["model", "reading", *(f"{k} labels" for k in COUNTS)],
-        rows=rows,
+        columns=[f"reading, {most} labels", *(LABELS[who] for who in NAMES)],
+        rows=[[label, *(read(who, reading) for who in NAMES)] for reading, label in READINGS.items()],
         note=f"Logistic regression on standardised states (penalty {PENALTY:g}), ten draws of reviews up to “rating:”; "
         f"asked about {TESTED} others, whose food adjectives no labelled one holds. By chance .5. T5: the encoder's "
         "states, but behind the slot.",

@@ -7,7 +7,7 @@ Below, where the record holds it, a bar for each ability. Colours follow the rea
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -163,16 +163,15 @@ def _written(point: Point) -> float:
 
 
 def _read(point: Point) -> float:
-    """The best of the readings of its states with 128 labels."""
-    found: Mapping[str, Mapping[str, float]] = point.details["probes"]
-    return max(v["128"] for how, v in found.items() if how in ("mean", "last", "place", "behind"))
+    """Of "review: the soup was tasty" alone: the other words of a whole review would give its side away."""
+    return float(point.details["probes"]["mean, clause"]["128"])
 
 
 ABILITIES = {
     "fill a gap in|one pass": _value(FILLED),
     "fill it by|scoring 16 lines": _value(LINE),
     "write a line,|well formed": _written,
-    "tell a new word’s|side in its states": _read,
+    "know an unlabelled|word by itself": _read,
 }
 """Name → what it reads of the last point; | parts two lines."""
 UNGUESSED = ("write a line,|well formed",)

@@ -10,47 +10,48 @@ from collections.abc import Callable
 
 from unmask.compare.results import Results
 from unmask.labs.base import Statement, Verdict, claims
-from unmask.labs.ladders.study import ENCDEC, ENCODER, LITTLE
+from unmask.labs.ladders.study import BART, ENCODER, LITTLE, T5
 from unmask.labs.ladders.tables import tables
 from unmask.labs.orders import Group
 
-Judge = Callable[["Both"], Verdict]
+Judge = Callable[["Papers"], Verdict]
 
 
-class Both:
-    """Entries with two stacks, and masked ones with one: each share their noise."""
+class Papers:
+    """The entries of each paper, which have one budget and one or two stacks: each paper's share their noise."""
 
     def __init__(self, results: Results) -> None:
-        self.two = Group.of(results, ENCDEC)
-        self.one = Group.of(results, (*ENCODER, *LITTLE))
+        shared = [(names, Group.of(results, names)) for names in (T5, BART, (*ENCODER, *LITTLE))]
+        self.groups = {name: group for names, group in shared for name in names}
 
     def of(self, name: str) -> Group:
-        return self.two if name in ENCDEC else self.one
+        """Those of an entry's paper that were run."""
+        return self.groups[name]
 
 
 def judged(results: Results) -> Results:
     """The record with its claims and tables."""
-    return results.model_copy(update={"claims": claims(STATEMENTS, [Both(results)]), "tables": tables(results)})
+    return results.model_copy(update={"claims": claims(STATEMENTS, [Papers(results)]), "tables": tables(results)})
 
 
 def _better(a: str, b: str) -> Judge:
-    return lambda both: both.of(a).better(a, b)
+    return lambda papers: papers.of(a).better(a, b)
 
 
 def _unseen(*names: str) -> Judge:
-    return lambda both: both.of(names[0]).unseen(*names)
+    return lambda papers: papers.of(names[0]).unseen(*names)
 
 
 def _no_better(a: str, b: str) -> Judge:
-    return lambda both: both.of(a).no_better(a, b)
+    return lambda papers: papers.of(a).no_better(a, b)
 
 
 def _ahead_of_all(name: str, others: tuple[str, ...], worse: bool = False) -> Judge:
     """Whether an entry is ahead of each of others, or behind."""
 
-    def judge(both: Both) -> Verdict:
+    def judge(papers: Papers) -> Verdict:
         pairs = [(other, name) if worse else (name, other) for other in others]
-        found = [both.of(name).better(*pair, of=len(pairs)) for pair in pairs]
+        found = [papers.of(name).better(*pair, of=len(pairs)) for pair in pairs]
         held = [holds for holds, _ in found]
         told = "; ".join(f"{a}, {b}: {said}" for (a, b), (_, said) in zip(pairs, found, strict=True))
         return (False if False in held else None if None in held else True), told
@@ -58,7 +59,7 @@ def _ahead_of_all(name: str, others: tuple[str, ...], worse: bool = False) -> Ju
     return judge
 
 
-STATEMENTS: tuple[Statement[Both], ...] = (
+STATEMENTS: tuple[Statement[Papers], ...] = (
     Statement(
         "Denoising (BERT-style) is ahead of a prefix LM",
         "T5 table 4 (82.96, 80.69)",

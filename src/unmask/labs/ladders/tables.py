@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from unmask.compare.results import Entry, Results, Table
 from unmask.labs.orders import mean_and_range
 from unmask.labs.real_text.tables import COUNTED, counted
@@ -45,7 +47,7 @@ QUOTED = (
 
 
 def tables(results: Results) -> list[Table]:
-    """One for each table of the papers: published, then ours as means over seeds with the lowest and highest."""
+    """One for each table of the papers: published, then ours as means over seeds with their range, and the budget."""
     entries = {entry.name: entry for entry in results.entries}
     return [
         _table(title, {name: entries[name] for name in rows if name in entries}, rows, results)
@@ -60,5 +62,14 @@ def _table(title: str, entries: dict[str, Entry], published: dict[str, str], res
         values = [mean_and_range(entry, m.name) for m in measures]
         rows.append([name, published[name], *counted(entry), *values])
     return Table(
-        title=title, columns=["entry", "published", *COUNTED, *(m.label for m in measures)], rows=rows, note=QUOTED
+        title=title,
+        columns=["entry", "published", *COUNTED, *(m.label for m in measures)],
+        rows=rows,
+        note=f"{_had(entries.values())}{QUOTED}",
     )
+
+
+def _had(entries: Iterable[Entry]) -> str:
+    """The budget and the context of all runs of a table, as their settings say; "" where none was run."""
+    both = {(float(entry.settings["budget"]["flops"]), entry.settings["context"]) for entry in entries}
+    return "".join(f"Each run: {flops / 1e12:g}·10¹² FLOPs, contexts of {context}. " for flops, context in both)

@@ -25,7 +25,8 @@ from unmask.labs.architectures.study import MILESTONES, SHORT, small
 from unmask.labs.base import PICTURE
 from unmask.lm import LM
 from unmask.loading import load
-from unmask.run import Run, evaluate, pretrain, read_held_out_text
+from unmask.recipe import load_recipe
+from unmask.run import Run, begin, evaluate, pretrain, read_held_out_text
 
 RECIPES = ("encoder-small", "decoder-small", "prefix-small", "encdec-small")
 TOKENS = 600_000
@@ -57,18 +58,30 @@ def demo(corpus: str | None, out: Path, tokens: float | None = None) -> list[Sho
         raise UserError(f"{out} is a file: give --out a directory")
     if out.exists() and any(out.iterdir()):
         out = _fresh(out)
-    tokens = tokens or TOKENS
-    _small_world(out / "world", min(SHORT, max(MILESTONES, round(SHORT * tokens / TOKENS))))
+    tokens = TOKENS if tokens is None else tokens
+    if not tokens > 0:
+        raise UserError(f"--tokens {tokens:g} trains nothing: give a number above 0, as in --tokens 600000")
     path = corpus or str(_prose(out))
+    begin(load_recipe(RECIPES[0], _settings(path, tokens)), None, _say)  # a text that cannot be read is refused at once
+    _say(f"first a small world with a known truth, in which two adjectives decide a rating; then {path}")
+    _small_world(out / "world", min(SHORT, max(MILESTONES, round(SHORT * tokens / TOKENS))))
     shown = [_one(recipe, path, out, tokens) for recipe in RECIPES]
     _print(shown, path, out, time.perf_counter() - begun)
     return shown
 
 
+def _settings(corpus: str, tokens: float) -> dict[str, Any]:
+    return {"corpus": corpus, "budget.tokens": tokens, **OVERRIDES}
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
 def _small_world(out: Path, steps: int) -> None:
     """Laboratory `architectures` in small: who learns first that two adjectives decide a rating?"""
     out.mkdir(parents=True, exist_ok=True)
-    found = small(out, lambda sentence: print(sentence, file=sys.stderr, flush=True), steps)
+    found = small(out, _say, steps)
     found = found.model_copy(update={"command": "unmask demo", "environment": environment()})
     found.write(out)
     write_report(found, out)
@@ -112,7 +125,7 @@ def _prose(out: Path) -> Path:
 
 def _one(recipe: str, corpus: str, out: Path, tokens: float) -> Shown:
     place = out / recipe
-    run = pretrain(recipe, out=place, corpus=corpus, **{"budget.tokens": tokens, **OVERRIDES})
+    run = pretrain(load_recipe(recipe, _settings(corpus, tokens)), out=place)
     lm = load(place)
     bits = evaluate(place, "bpb", limit=512)
     report = lm.export(out / f"{recipe}-hf")

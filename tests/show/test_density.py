@@ -27,7 +27,7 @@ from unmask.show.reading import Splitter
 from unmask.show.table import lines
 from unmask.tokens.tokenizer import Tokenizer
 
-EVERY = [(name, kind) for name, cls in REGISTRY.own_types.items() for kind in layouts(cls) or [None]]
+EVERY = [(name, kind) for name in REGISTRY.complete() for kind in layouts(REGISTRY.named(name)) or [None]]
 PRESETS = list(REGISTRY.own_presets)
 
 
@@ -57,6 +57,7 @@ def table(corpus: Path) -> list[dict[str, Any]]:
 
 def test_the_table_has_every_objective_and_layout(table: list[dict[str, Any]]) -> None:
     assert [(row["objective"], row["layout"]) for row in table] == [(n, k or "in place") for n, k in EVERY]
+    assert {name for name, _ in EVERY} == {*REGISTRY.own_types, "apart"}  # a plug-in of ours; `opposed` needs settings
     assert [row for row in table if "refused" in row] == []
     for row in table:
         assert row["targets"] > 0 and row["content"] + row["marks"] <= row["targets"] + 1e-9
@@ -65,7 +66,7 @@ def test_the_table_has_every_objective_and_layout(table: list[dict[str, Any]]) -
 
 
 def within(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
+    for row in (r for r in rows if r["objective"] != "apart"):  # no formula is known for a plug-in
         assert "unknown" not in row and "refused" not in row, row
         assert abs(row["off"]) <= 3 and abs(row["off marks"]) <= 3, row
 

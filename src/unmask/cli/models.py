@@ -350,9 +350,12 @@ def demo(
         str | None, typer.Argument(help="Your text; without it, the prose that ships with CPython.")
     ] = None,
     out: Annotated[str, typer.Option(help="Where the runs, pages and exports go.")] = "runs/demo",
-    tokens: Annotated[float, typer.Option(help="Processed tokens for each model; fewer shorten both parts.")] = 0.0,
+    tokens: Annotated[
+        float | None,
+        typer.Option(help="Processed tokens for each model; fewer shorten both parts. [default: 600,000]"),
+    ] = None,
 ) -> None:
     """Four small models in a small world, then on your text with one tokenizer: compared, sampled and exported."""
     from unmask.demo import demo as show
 
-    show(corpus, Path(out), tokens or None)
+    show(corpus, Path(out), tokens)

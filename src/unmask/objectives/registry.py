@@ -77,6 +77,17 @@ class Registry:
                 broken[name] = str(error)
         return found, broken
 
+    def complete(self) -> list[str]:
+        """The types that are an objective without any setting: all of ours, and most plug-ins."""
+        found = []
+        for name in self.types()[0]:
+            try:
+                self.make(name)
+            except UserError:
+                continue
+            found.append(name)
+        return found
+
     # ------------------------------------------------------------ presets
 
     @cached_property

@@ -79,7 +79,7 @@ def densities(
 ) -> list[dict[str, Any]]:
     """A row for each objective (or `only` one, with `settings`) and layout, over the corpus's first `limit` tokens."""
     texts = beginning(corpus, limit)
-    names = [only] if only is not None else list(REGISTRY.types()[0])
+    names = [only] if only is not None else REGISTRY.complete()
     if only is not None and layout is not None:
         each = [(only, named(only, layout, settings))]
     else:

@@ -21,8 +21,9 @@ from unmask.compare.report import write_report
 from unmask.directory import environment
 from unmask.errors import UserError
 from unmask.labs.architectures.picture import picture
-from unmask.labs.architectures.study import MILESTONES, SHORT, small
+from unmask.labs.architectures.study import SHORT, small
 from unmask.labs.base import PICTURE
+from unmask.labs.reviews.setting import EVERY, STEPS
 from unmask.lm import LM
 from unmask.loading import load
 from unmask.recipe import load_recipe
@@ -64,7 +65,7 @@ def demo(corpus: str | None, out: Path, tokens: float | None = None) -> list[Sho
     path = corpus or str(_prose(out))
     begin(load_recipe(RECIPES[0], _settings(path, tokens)), None, _say)  # a text that cannot be read is refused at once
     _say(f"first a small world with a known truth, in which two adjectives decide a rating; then {path}")
-    _small_world(out / "world", min(SHORT, max(MILESTONES, round(SHORT * tokens / TOKENS))))
+    _small_world(out / "world", min(SHORT, max(STEPS // EVERY, round(SHORT * tokens / TOKENS))))
     shown = [_one(recipe, path, out, tokens) for recipe in RECIPES]
     _print(shown, path, out, time.perf_counter() - begun)
     return shown

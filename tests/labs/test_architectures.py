@@ -26,12 +26,12 @@ from unmask.labs.architectures.lab import LAB
 from unmask.labs.architectures.measured import everything, levels, measures, own
 from unmask.labs.architectures.picture import picture
 from unmask.labs.architectures.statements import statements
-from unmask.labs.architectures.study import by_seed, shortened, small, study
+from unmask.labs.architectures.study import small, study
 from unmask.labs.architectures.subjects import ALIGNED, LABELS, PARAMETERS, SUBJECTS, T5, T5_ANYWHERE
 from unmask.labs.architectures.tables import GAPS, tables
 from unmask.labs.base import Asked, claims
 from unmask.labs.reviews.asked import RATING, encode, in_windows, slots
-from unmask.labs.reviews.bench import Measured, Moment, Work
+from unmask.labs.reviews.bench import Measured, Moment, Work, by_seed
 from unmask.labs.reviews.probes import Labelled, readings
 from unmask.labs.reviews.setting import WINDOW
 from unmask.lm import LM
@@ -235,8 +235,8 @@ def _here(asked: Asked, subjects: list, measure: object, world: World) -> dict[s
 
 
 def test_milestones_are_five() -> None:
-    assert [s.every for s in shortened(SUBJECTS, 700)] == [140] * 6
-    assert [(s.steps, s.every) for s in shortened(SUBJECTS, 2500)] == [(s.steps, s.every) for s in SUBJECTS]
+    assert [s.scaled(700).every for s in SUBJECTS] == [140] * 6
+    assert [s.scaled(2500) for s in SUBJECTS] == list(SUBJECTS)
 
 
 # ---------------------------------------------------------------- the results that were committed
@@ -250,7 +250,7 @@ def held() -> tuple[Results, list[dict[str, Measured]]]:
         made[subject.name] = [
             Measured(subject="", settings={}, parameters=entry.parameters, can={}, run=run) for run in entry.runs
         ]
-    return results, by_seed(made, len(results.seeds))
+    return results, by_seed(made)
 
 
 def test_the_committed_claims_are_the_records() -> None:

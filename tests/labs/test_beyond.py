@@ -21,7 +21,7 @@ from unmask.labs.beyond.gradients import OBJECTIVES, PAIRS, Gradient, compared, 
 from unmask.labs.beyond.lab import LAB, PANELS, picture
 from unmask.labs.beyond.measure import BESIDE, measure
 from unmask.labs.beyond.statements import STATEMENTS, Read, judged
-from unmask.labs.beyond.study import record, scaled
+from unmask.labs.beyond.study import record
 from unmask.labs.beyond.subjects import BUDGET, GPT_BERT, GRADIENTS, HALF, LONG, MASKED, ONE, REMEDIES, SUBJECTS, T5
 from unmask.labs.beyond.tables import tables
 from unmask.labs.reviews.bench import Measured, Work
@@ -135,7 +135,7 @@ def test_compared_tells_all_pairs_and_their_noise() -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Measured]]:
     """A hybrid, whose gradients are compared, and T5's mixture, trained for a moment."""
     out = tmp_path_factory.mktemp("beyond")
-    subjects = [scaled(s, 5) for s in SUBJECTS if s.label in (GPT_BERT, HALF)]
+    subjects = [s.scaled(5) for s in SUBJECTS if s.label in (GPT_BERT, HALF)]
     return {s.name: [Work(out, s, 0, measure, SMALL, "never")()] for s in subjects}
 
 
@@ -158,7 +158,7 @@ def test_a_trial_is_measured_at_all_milestones(made: dict[str, list[Measured]]) 
 
 def test_a_record_of_them_is_judged_and_drawn(made: dict[str, list[Measured]]) -> None:
     """One model stands for all: what learnt nothing holds no claim of learning."""
-    subjects = [scaled(s, 5) for s in SUBJECTS]
+    subjects = [s.scaled(5) for s in SUBJECTS]
     stand_in = {s.name: made.get(s.name, made["gpt-bert"]) for s in subjects}
     found = record((0,), subjects, stand_in, SMALL)
     assert len(found.claims) == len(STATEMENTS) and len(found.tables) == 7
@@ -172,7 +172,7 @@ def test_a_record_of_them_is_judged_and_drawn(made: dict[str, list[Measured]]) -
 
 
 def test_learning_is_read_off_the_points(made: dict[str, list[Measured]]) -> None:
-    subjects = [scaled(s, 5) for s in SUBJECTS]
+    subjects = [s.scaled(5) for s in SUBJECTS]
     found = record((0,), subjects, {s.name: made["gpt-bert"] for s in subjects}, SMALL)
     sooner, later = ([0.5, 0.99, 0.97, 1.0, 1.0], [0.5, 0.5, 0.99, 1.0, 1.0])
     read = Read(replaced(found, {MASKED[40]: [sooner] * 5, MASKED[15]: [later] * 5, ONE: [sooner] * 4 + [[0.5] * 5]}))

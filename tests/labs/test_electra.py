@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.metadata import EntryPoint
 from itertools import product
 from pathlib import Path
 
@@ -34,15 +32,12 @@ from unmask.labs.reviews.setting import Subject, recipe
 from unmask.loading import load
 from unmask.model.spec import parameters
 from unmask.networks import networks_of
-from unmask.objectives import REGISTRY
-from unmask.objectives.registry import GROUP
 from unmask.objectives.show import toy
 from unmask.run import pretrain
 
 WORLD = World()
 TOKENIZER = WORLD.tokenizer("word")
 SMALL = World(review_count=100, adjective_count=2, probe_count=1)
-PLUGINS = {name: f"unmask.labs.electra.designed:{cls}" for name, cls in (("apart", "Apart"), ("opposed", "Opposed"))}
 
 
 # ---------------------------------------------------------------- kinds and areas
@@ -229,21 +224,12 @@ def test_the_generator_of_the_notes() -> None:
 # ---------------------------------------------------------------- a short run
 
 
-@pytest.fixture(scope="module")
-def plugged() -> Iterator[None]:
-    """The laboratory's objectives, announced as an installed package announces them."""
-    found = {name: EntryPoint(name, value, GROUP) for name, value in PLUGINS.items()}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(REGISTRY.__dict__, "plugins", {**REGISTRY.plugins, **found})
-        yield
-
-
 def _short(subject: Subject) -> Subject:
     return Subject(subject.name, subject.label, subject.settings, steps=12, every=12, asks=subject.asks)
 
 
 @pytest.fixture(scope="module")
-def short(plugged: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Measured]]:
+def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Measured]]:
     """Three subjects, a few updates each."""
     out = tmp_path_factory.mktemp("electra")
     chosen = [_short(s) for s in (BERT, ELECTRA, remedies(SMALL)[1])]
@@ -355,7 +341,7 @@ def _five(one: Measured) -> Measured:
     return one.model_copy(update={"run": one.run.model_copy(update={"points": points})})
 
 
-def test_richer_reviews_are_read_alike(plugged: None, tmp_path: Path) -> None:
+def test_richer_reviews_are_read_alike(tmp_path: Path) -> None:
     world = richer(WORLD)
     assert world.adjective_count == 16 and floor.texts_of(world) is not None
     made = recipe(world, RICH[1], 0, tmp_path)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from unmask.compare.halves import Half, halved
-from unmask.compare.results import Sample
+from unmask.compare.results import Sample, counted
 from unmask.errors import UserError
 from unmask.process import patient_threads
 
@@ -131,7 +131,7 @@ def measured(spec: Spec, place: Path, steps: Sequence[int]) -> dict[str, Any]:
         state = checkpoint.read_state(run.checkpoints / f"step-{step}")
         points.append(
             {
-                **{k: state[k] for k in ("step", "tokens", "target_tokens", "flops", "seconds")},
+                **counted(state),
                 "values": {a.measure.name: _finite(a.value) for a in answers},
                 "details": {a.measure.name: a.details for a in answers if a.details},
             }
@@ -141,7 +141,7 @@ def measured(spec: Spec, place: Path, steps: Sequence[int]) -> dict[str, Any]:
         "points": points,
         "measures": found,
         "refused": refused,
-        "can": {**{what: lm.can(what) for what in ("score", "fill", "generate")}, "embed": True},
+        "can": measures.able(lm),
         "samples": [s.model_dump() for p in spec.prompts if (s := sample(lm, p)) is not None],
         "environment": json.loads((place / "environment.json").read_text(encoding="utf-8")),
     }

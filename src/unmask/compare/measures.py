@@ -101,6 +101,11 @@ def require_names(answers: Sequence[Answer]) -> None:
             raise UserError(f"two measures are called {a.measure.name} ({both}): give one of them another name")
 
 
+def able(lm: LM) -> dict[str, bool]:
+    """What a model can be asked."""
+    return {"score": lm.can("score"), "fill": lm.can("fill"), "generate": lm.can("generate"), "embed": True}
+
+
 def _answer(suite: str, result: Mapping[str, Any], text: Prepared) -> Answer:
     make = {"bpb": _bits, "minimal-pairs": _pairs, "cloze": _cloze, "choice": _choice}[suite]
     measure = make(result, text)

@@ -10,6 +10,7 @@ Measure     a number with its protocol; values of different protocols never shar
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +51,18 @@ class Point(Strict):
     """Measure → value; null = this model cannot be asked (`Entry.cannot` says why)."""
     details: dict[str, Any] = Field(default_factory=dict)
     """Measure → what else it found: counts, kinds of mistakes."""
+
+
+COUNTED = ("step", "tokens", "target_tokens", "flops", "seconds")
+"""Of a checkpoint's state (`train.checkpoint.read_state`), what a point holds."""
+
+
+def counted(state: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    >>> counted({"format": 1, "step": 2, "tokens": 8, "target_tokens": 4, "flops": 9.0, "seconds": 0.5, "plan": None})
+    {'step': 2, 'tokens': 8, 'target_tokens': 4, 'flops': 9.0, 'seconds': 0.5}
+    """
+    return {key: state[key] for key in COUNTED}
 
 
 class Sample(Strict):

@@ -12,14 +12,16 @@ from torch import Tensor
 
 from unmask import keyed
 from unmask.batch import Rows
+from unmask.compare.items import packed
 from unmask.compare.results import Level, Measure
 from unmask.data.collate import collate
 from unmask.data.worlds import Review, World
 from unmask.evaluation.base import device_of, evaluating, objective_of, states_of, token_losses
+from unmask.evaluation.items import outcomes
 from unmask.labs.architectures import gaps, writing
 from unmask.labs.architectures.subjects import MASKED, MASKED_ANYWHERE, T5, T5_ANYWHERE
 from unmask.labs.reviews import probes
-from unmask.labs.reviews.asked import FOOD, LENGTH, RATING, RATINGS, encode, in_windows, likeliest, right, slots
+from unmask.labs.reviews.asked import FOOD, LENGTH, RATING, RATINGS, encode, hits, in_windows, likeliest, right, slots
 from unmask.labs.reviews.bench import Found, Moment
 from unmask.labs.reviews.setting import WINDOW, windows
 from unmask.lm import LM
@@ -47,26 +49,27 @@ def curve(lm: LM, moment: Moment) -> Found:
     reviews = asked(moment.world)
     ids = [encode(lm, text) for text in in_windows(reviews)]
     rated, food = (slots(lm, ids, [at] * len(ids)) for at in (RATING, FOOD))
-    values: dict[str, float | None] = {
-        RATED: right(likeliest(lm, rated, RATINGS), reviews),
-        ANY_WORD: right(_words(lm, rated), reviews),
+    answered = {
+        RATED: hits(likeliest(lm, rated, RATINGS), reviews),
+        ANY_WORD: hits(_words(lm, rated), reviews),
         FILLED: _sided(moment.world, likeliest(lm, food, moment.world.food_adjectives), reviews),
     }
     details: dict[str, Any] = {"chosen": dict(Counter(likeliest(lm, rated, RATINGS)))}
     kind = moment.subject.name
     if kind in (MASKED, MASKED_ANYWHERE, T5, T5_ANYWHERE):
         found = [gaps.beside_others(lm, ids, count) for count in OTHERS]
-        shares = [right(likeliest(lm, logits, RATINGS), reviews) for logits in found]
-        values[BESIDE] = shares[-1]
-        details["beside"] = dict(zip(map(str, OTHERS), shares, strict=True))
+        others = [hits(likeliest(lm, logits, RATINGS), reviews) for logits in found]
+        answered[BESIDE] = others[-1]
+        details["beside"] = dict(zip(map(str, OTHERS), map(_share, others), strict=True))
     if kind in (T5, T5_ANYWHERE):
         spans = gaps.written(lm, ids)
-        values[EXACT] = right(spans, reviews)
+        answered[EXACT] = hits(spans, reviews)
         details["spans"] = Counter(spans).most_common(5)
     if moment.last:
         details["words"] = Counter(_words(lm, food)).most_common(5)
-        details["fill, any word"] = _sided(moment.world, _words(lm, food), reviews)
-    return Found(values, details)
+        details["fill, any word"] = _share(_sided(moment.world, _words(lm, food), reviews))
+        details |= {measure: _items(each) for measure, each in answered.items()}
+    return Found({measure: _share(each) for measure, each in answered.items()}, details)
 
 
 def everything(lm: LM, moment: Moment) -> Found:
@@ -77,7 +80,8 @@ def everything(lm: LM, moment: Moment) -> Found:
     world, kind = moment.world, moment.subject.name
     reviews = asked(world)
     values, details = dict(found.values), dict(found.details)
-    values[LINE], details["event"] = _lines_scored(lm, world, reviews[:SCORED])
+    filled, details["event"] = _lines_scored(lm, world, reviews[:SCORED])
+    values[LINE], details[LINE] = _share(filled), _items(filled)
     details["alone"] = _alone(lm, reviews)
     details["turned"] = turned(lm, world, reviews)
     if moment.subject.windows == "anywhere":
@@ -100,13 +104,22 @@ def _words(lm: LM, logits: Tensor) -> list[str]:
     return [lm.tokenizer.token(k) for k in logits.argmax(1).tolist()]
 
 
-def _sided(world: World, given: Sequence[str], reviews: Sequence[Review]) -> float:
-    """The share of words that are food adjectives and as good or bad as the one that stood there."""
+def _share(each: Sequence[bool]) -> float:
+    return float(np.mean(each))
+
+
+def _items(each: Sequence[bool]) -> dict[str, Any]:
+    """Review by review, by which `compare.statistics` knows how coarse the share is."""
+    return {"items": packed(outcomes("reviews", [float(hit) for hit in each], scale=1.0)["items"])}
+
+
+def _sided(world: World, given: Sequence[str], reviews: Sequence[Review]) -> list[bool]:
+    """Which words are food adjectives, and as good or bad as the one that stood there."""
     known = {adjective: world.positive(adjective) for adjective in world.food_adjectives}
-    return float(np.mean([known.get(a) == known[r.food_adjective] for a, r in zip(given, reviews, strict=True)]))
+    return [known.get(a) == known[r.food_adjective] for a, r in zip(given, reviews, strict=True)]
 
 
-def _lines_scored(lm: LM, world: World, reviews: Sequence[Review]) -> tuple[float, str]:
+def _lines_scored(lm: LM, world: World, reviews: Sequence[Review]) -> tuple[list[bool], str]:
     """Each of the adjectives put in, the whole line scored, the likeliest line taken; and the event."""
     candidates = world.food_adjectives
     lines = [r.text.replace(f" {r.food_adjective} ", f" {a} ", 1) for r in reviews for a in candidates]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from unmask.compare.results import Entry, Results
@@ -11,14 +10,13 @@ from unmask.compare.statistics import compared
 from unmask.data.worlds import World
 from unmask.labs.architectures.lab import LAB
 from unmask.labs.architectures.measured import BESIDE, EXACT, curve, everything, levels, measures
-from unmask.labs.architectures.statements import Found, statements
+from unmask.labs.architectures.statements import statements
 from unmask.labs.architectures.subjects import ALIGNED, MASKED, MASKED_ANYWHERE, SUBJECTS, T5, T5_ANYWHERE
 from unmask.labs.architectures.tables import tables
 from unmask.labs.base import Asked, claims
-from unmask.labs.reviews.bench import Measured, entry, trained
+from unmask.labs.reviews.bench import Measured, by_seed, entry, trained
 from unmask.labs.reviews.setting import STEPS, Subject
 
-MILESTONES = 5
 SHORT = 700
 """Updates of a demonstration."""
 
@@ -26,9 +24,9 @@ SHORT = 700
 def study(asked: Asked, steps: int = STEPS, world: World | None = None) -> Results:
     """Everything; steps, world: other ones than the laboratory's, for a trial."""
     world = world or World()
-    subjects = shortened(SUBJECTS, steps)
+    subjects = [s.scaled(steps) for s in SUBJECTS]
     made = trained(asked, subjects, everything, world)
-    found = by_seed(made, len(asked.seeds))
+    found = by_seed(made)
     known = levels(world)
     results = _record(subjects, made, world)
     judged = claims(statements(known["always ok"]), found)
@@ -39,17 +37,8 @@ def study(asked: Asked, steps: int = STEPS, world: World | None = None) -> Resul
 def small(out: Path, say: Callable[[str], None], steps: int = SHORT) -> Results:
     """The four architectures under one seed, fewer updates and the rating alone: the record without claims."""
     world = World()
-    subjects = [s for s in shortened(SUBJECTS, steps) if s.name in ALIGNED]
+    subjects = [s.scaled(steps) for s in SUBJECTS if s.name in ALIGNED]
     return _record(subjects, trained(Asked(out, say=say), subjects, curve, world), world)
-
-
-def shortened(subjects: Sequence[Subject], steps: int) -> list[Subject]:
-    """With so many updates, and as many milestones as ever."""
-    return [replace(subject, steps=steps, every=-(-steps // MILESTONES)) for subject in subjects]
-
-
-def by_seed(made: Mapping[str, Sequence[Measured]], seeds: int) -> list[Found]:
-    return [{name: each[k] for name, each in made.items()} for k in range(seeds)]
 
 
 def _record(subjects: Sequence[Subject], made: Mapping[str, Sequence[Measured]], world: World) -> Results:

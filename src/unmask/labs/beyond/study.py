@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from unmask.compare.results import Entry, Level, Measure, Results
+from unmask.compare.results import Level, Measure, Results
 from unmask.data.worlds import World
 from unmask.labs.base import Asked
 from unmask.labs.beyond.lab import LAB
@@ -30,16 +29,11 @@ from unmask.labs.reviews.bench import Measured, entry, trained
 from unmask.labs.reviews.setting import STEPS, Subject
 
 
-def study(asked: Asked, steps: int | None = None, world: World | None = None) -> Results:
-    """All subjects under all seeds; steps (of the notes' 2,500), world: other ones, for a trial."""
-    subjects = [s if steps is None else scaled(s, steps) for s in SUBJECTS]
+def study(asked: Asked, steps: int = STEPS, world: World | None = None) -> Results:
+    """All subjects under all seeds; steps, world: other ones than the laboratory's, for a trial."""
+    subjects = [s.scaled(steps) for s in SUBJECTS]
     where = world or World()
     return record(asked.seeds, subjects, trained(asked, subjects, measure, where), where)
-
-
-def scaled(subject: Subject, steps: int) -> Subject:
-    """The subject with so many updates for every 2,500, and as many milestones."""
-    return replace(subject, steps=subject.steps * steps // STEPS, every=max(subject.every * steps // STEPS, 1))
 
 
 def record(
@@ -52,7 +46,7 @@ def record(
         budget={"steps": float(subjects[0].steps)},
         seeds=list(seeds),
         measures=measures(world),
-        entries=[short(entry(subject, made[subject.name])) for subject in subjects],
+        entries=[entry(subject, made[subject.name]) for subject in subjects],
         notes=list(NOTES),
         contamination=_contamination(world),
     )
@@ -65,18 +59,6 @@ def _contamination(world: World) -> str:
     return (
         f"{sum(review.text in seen for review in held)} of the {len(held)} held-out reviews stand in the training text"
     )
-
-
-def short(whole: Entry) -> Entry:
-    """The entry with seconds to a tenth, and values to four digits, which are all that shares of 2,000 have."""
-    runs = []
-    for run in whole.runs:
-        points = []
-        for p in run.points:
-            values = {name: None if v is None else round(v, 4) for name, v in p.values.items()}
-            points.append(p.model_copy(update={"seconds": round(p.seconds, 1), "values": values}))
-        runs.append(run.model_copy(update={"points": points}))
-    return whole.model_copy(update={"runs": runs})
 
 
 def measures(world: World) -> list[Measure]:

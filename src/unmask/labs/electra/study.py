@@ -14,10 +14,9 @@ from unmask.labs.electra.names import ALARMS, AUC, BEST, FOUND, LABELS, PLACES, 
 from unmask.labs.electra.statements import STATEMENTS
 from unmask.labs.electra.subjects import MAIN, RICH, remedies, richer
 from unmask.labs.electra.tables import tables
-from unmask.labs.reviews.bench import Measured, entry, trained
+from unmask.labs.reviews.bench import Measured, by_seed, entry, trained
 from unmask.labs.reviews.setting import STEPS, Subject
 
-MILESTONES = 5
 KEPT = ("kinds", "detector", "best", "controls", "generator", "positions", "clause", "hidden")
 """Of what was found at the end, what the record holds."""
 
@@ -25,27 +24,20 @@ KEPT = ("kinds", "detector", "best", "controls", "generator", "positions", "clau
 def study(asked: Asked, steps: int = STEPS, world: World | None = None) -> Results:
     """Everything; steps, world: other ones than the laboratory's, for a trial."""
     world = world or World()
-    here = [_shortened(s, steps) for s in (*MAIN, *remedies(world))]
-    there = [_shortened(s, steps) for s in RICH]
+    here = [s.scaled(steps) for s in (*MAIN, *remedies(world))]
+    there = [s.scaled(steps) for s in RICH]
     made = trained(asked, here, measure, world)
     made |= trained(replace(asked, out=asked.out / "richer"), there, measure, richer(world))
     return record([*here, *there], made, steps)
 
 
-def _shortened(subject: Subject, steps: int) -> Subject:
-    """With its share of so many updates, and as many milestones as ever."""
-    own = subject.steps * steps // STEPS
-    return replace(subject, steps=own, every=-(-own // MILESTONES))
-
-
 def record(subjects: Sequence[Subject], made: Mapping[str, Sequence[Measured]], steps: int) -> Results:
-    seeds = [one.run.seed for one in made[subjects[0].name]]
-    found = [{name: each[k] for name, each in made.items()} for k in range(len(seeds))]
+    found = by_seed(made)
     return Results(
         title=LAB.title,
         command="",
         budget={"steps": steps},
-        seeds=seeds,
+        seeds=[one.run.seed for one in made[subjects[0].name]],
         measures=measures(),
         entries=[_entry(subject, made[subject.name]) for subject in subjects],
         claims=claims(STATEMENTS, found),
@@ -60,7 +52,7 @@ def _entry(subject: Subject, made: Sequence[Measured]) -> Entry:
     runs = [
         run.model_copy(
             update={
-                "points": _brief(run),
+                "points": _kept(run),
                 "directory": _place(subject, run),
                 "samples": [] if k else run.samples,  # of the first seed
             }
@@ -74,25 +66,11 @@ def _place(subject: Subject, run: Run) -> str | None:
     return f"richer/{run.directory}" if subject.name in {s.name for s in RICH} else run.directory
 
 
-def _brief(run: Run) -> list[Point]:
-    """Values to five digits; of what else was found, the end's."""
-    last = run.points[-1]
-    return [
-        point.model_copy(
-            update={
-                "seconds": round(point.seconds, 1),
-                "values": {k: None if v is None else round(v, 5) for k, v in point.values.items()},
-                "details": {k: _rounded(v) for k, v in point.details.items() if k in KEPT} if point is last else {},
-            }
-        )
-        for point in run.points
-    ]
-
-
-def _rounded(value: object) -> object:
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    return round(value, 5) if isinstance(value, float) else value
+def _kept(run: Run) -> list[Point]:
+    """Of what was found beside the values, the end's."""
+    *before, last = run.points
+    kept = {k: v for k, v in last.details.items() if k in KEPT}
+    return [*(p.model_copy(update={"details": {}}) for p in before), last.model_copy(update={"details": kept})]
 
 
 def cannot(subject: Subject) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from unmask.compare.results import Entry, Level, Measure, Point, Results, Run, Sample
+from unmask.compare.results import Entry, Level, Measure, Point, Results, Run, Sample, counted
 from unmask.data.worlds import World
 from unmask.directory import stored_recipe
 from unmask.labs.base import Asked, claims
@@ -60,13 +60,12 @@ class Work:
 def _point(lm: LM, world: World, reading: Reading, where: Path, step: int) -> Point:
     """Where the run stood after so many updates."""
     state = checkpoint.read_state(where / "checkpoints" / f"step-{step}")
-    counted = {k: state[k] for k in ("step", "tokens", "target_tokens", "flops", "seconds")}
     values = {
         BITS: float(ablation.bits(lm.network, pieces(lm, world, reading)).mean()),
         FACTS: ablation.right(lm, lm.network, ablation.facts(world)),
         QUESTIONS: ablation.right(lm, lm.network, ablation.questions(world)),
     }
-    return Point(**counted, values=values)
+    return Point(**counted(state), values=values)
 
 
 def _call(work: Work) -> Trained:

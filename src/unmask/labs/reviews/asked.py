@@ -91,4 +91,9 @@ def rating(lm: LM, reviews: Sequence[Review], plan: Plan | None = None) -> float
 
 
 def right(ratings: Sequence[str], reviews: Sequence[Review]) -> float:
-    return float(np.mean([given == review.rating for given, review in zip(ratings, reviews, strict=True)]))
+    return float(np.mean(hits(ratings, reviews)))
+
+
+def hits(ratings: Sequence[str], reviews: Sequence[Review]) -> list[bool]:
+    """Review by review."""
+    return [given == review.rating for given, review in zip(ratings, reviews, strict=True)]

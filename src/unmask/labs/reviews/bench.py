@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from unmask.compare.results import Entry, Point, Run, Sample
+from unmask.compare.measures import able
+from unmask.compare.results import Entry, Point, Run, Sample, counted
 from unmask.config import Strict
 from unmask.data.worlds import World
 from unmask.labs.base import Asked
@@ -53,6 +54,8 @@ class Found:
     samples: tuple[tuple[str, str], ...] = ()
 
 
+DIGITS = 5
+"""Behind the point, of what a record holds."""
 MeasureModel = Callable[[LM, Moment], Found]
 """A function of a module, as processes are started afresh."""
 
@@ -99,7 +102,7 @@ class Work:
             found = self.measure(lm, Moment(self.subject, self.seed, self.world, place, step, last))
             points.append(_point(place, step, found))
             samples += [Sample(asked=a, answer=b) for a, b in found.samples]
-            can = {**{what: lm.can(what) for what in ("score", "fill", "generate")}, "embed": True}  # type: ignore[arg-type]
+            can = able(lm)
         record = Measured(
             subject=repr(self.subject),
             settings=settings(own),
@@ -121,8 +124,7 @@ class Work:
 
 def _point(place: Path, step: int, found: Found) -> Point:
     state = checkpoint.read_state(place / "checkpoints" / f"step-{step}")
-    counted = {k: state[k] for k in ("step", "tokens", "target_tokens", "flops", "seconds")}
-    return Point(**counted, values=dict(found.values), details=dict(found.details))
+    return Point(**counted(state), values=dict(found.values), details=dict(found.details))
 
 
 def _call(work: Work) -> Measured:
@@ -152,8 +154,13 @@ def trained(
     return {s.name: [done[s.name, seed] for seed in asked.seeds] for s in subjects}
 
 
+def by_seed(made: Mapping[str, Sequence[Measured]]) -> list[dict[str, Measured]]:
+    """What was found under each seed, by subject."""
+    return [dict(zip(made, each, strict=True)) for each in zip(*made.values(), strict=True)]
+
+
 def entry(subject: Subject, made: Sequence[Measured]) -> Entry:
-    """A subject for the record."""
+    """A subject for the record, which holds seconds to a tenth and other numbers to `DIGITS`."""
     last = made[0].run.points[-1]
     return Entry(
         name=subject.label,
@@ -162,5 +169,21 @@ def entry(subject: Subject, made: Sequence[Measured]) -> Entry:
         flops_per_token=last.flops / last.tokens,
         target_density=last.target_tokens / last.tokens,
         can=made[0].can,
-        runs=[one.run for one in made],
+        runs=[_brief(one.run) for one in made],
     )
+
+
+def _brief(run: Run) -> Run:
+    points = []
+    for point in run.points:
+        found = {"values": _rounded(point.values), "details": _rounded(point.details)}
+        points.append(point.model_copy(update={"seconds": round(point.seconds, 1), **found}))
+    return run.model_copy(update={"points": points})
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(v) for v in value]
+    return round(value, DIGITS) if isinstance(value, float) else value

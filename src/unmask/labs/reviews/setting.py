@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,15 @@ class Subject:
     """Control tokens of the tokenizer, such as the names of modes."""
     asks: Mapping[str, Any] = field(default_factory=dict)
     """What its measuring must know, such as a plan or a mode."""
+
+    def scaled(self, steps: int) -> Subject:
+        """With so many updates for every `STEPS`, and as many milestones.
+
+        >>> short = Subject("a", "A", {}, steps=5000).scaled(250)
+        >>> short.steps, short.every
+        (500, 50)
+        """
+        return replace(self, steps=self.steps * steps // STEPS, every=-(-self.every * steps // STEPS))
 
 
 def written(world: World, subject: Subject, folder: Path) -> dict[str, str]:

@@ -203,11 +203,16 @@ def _probes(lm: LM, moment: Moment) -> dict[str, dict[str, float]]:
     of = probes.Labelled.of(moment.world)
     two = lm.network.source is not None
     found = probes.readings(lm, of, ("mean", "last", "place", "behind") if two else ("mean", "last", "place"))
-    alone = probes.readings(lm, of, ("mean", "last"), "opinion")
-    clause = probes.readings(lm, of, ("mean", "last"), "clause")
-    before = probes.readings(probes.untrained(lm, moment.seed), of, ("mean", "last"))
-    found |= {f"{how}, opinion": v for how, v in alone.items()} | {f"{how}, untrained": v for how, v in before.items()}
-    found |= {f"{how}, clause": v for how, v in clause.items()} | {"mean, adjective hidden": probes.hidden(lm, of)}
+    before = probes.untrained(lm, moment.seed)
+    more: list[tuple[LM, probes.Part, str]] = [
+        (lm, "opinion", "opinion"),
+        (lm, "clause", "clause"),
+        (before, "unrated", "untrained"),
+        (before, "clause", "clause, untrained"),
+    ]
+    for model, part, name in more:
+        found |= {f"{how}, {name}": v for how, v in probes.readings(model, of, ("mean", "last"), part).items()}
+    found["mean, adjective hidden"] = probes.hidden(lm, of)
     bag = probes.bag(lm, probes.every(of))
     return found | {"bag of words": {str(k): probes.probed(bag, of, k) for k in probes.LABELS}}
 

@@ -254,6 +254,8 @@ READINGS = {
     "last, opinion": "last place, without “rating:”",
     "mean, clause": "mean of “review: the soup was tasty” alone",
     "last, clause": "last place of it, the adjective",
+    "mean, clause, untrained": "mean of it, untrained network",
+    "last, clause, untrained": "last place of it, untrained network",
     "mean, adjective hidden": "mean, one food adjective everywhere",
     "mean, untrained": "mean, untrained network",
     "last, untrained": "last place, untrained network",

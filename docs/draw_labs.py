@@ -17,7 +17,7 @@ from unmask.labs.base import MODULES, laboratory
 
 FOLDER = Path(__file__).with_name("labs")
 MARKED = re.compile(r"(<!-- (claims|command|table: [^\n]*?) -->\n).*?(<!-- end -->\n)", re.S)
-WORDS = {True: "holds", False: "**refuted**", None: "undecided"}
+STRONG = {"refuted": "**refuted**"}
 
 
 def rewritten(page: str, results: Results) -> str:
@@ -29,7 +29,7 @@ def drawn(what: str, results: Results) -> str:
     if what == "command":
         return f"    {results.command}\n"
     if what == "claims":
-        rows = [[WORDS[c.holds], c.statement, c.source or "ours", c.evidence] for c in results.claims]
+        rows = [[STRONG.get(c.verdict, c.verdict), c.statement, c.source or "ours", c.evidence] for c in results.claims]
         return table(["", "claim", "from", "evidence"], rows)
     title = what.removeprefix("table: ")
     found = next(t for t in results.tables if t.title == title)

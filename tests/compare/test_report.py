@@ -225,7 +225,7 @@ def told(results: Results) -> str:
 def test_the_verdict_says_what_the_comparisons_say(results: Results) -> None:
     text = told(results)
     real = sum(c.real for c in results.comparisons)
-    assert f"{real} of 15 differences are real" in text and "1 held, 1 refuted, 1 undecided" in text
+    assert f"{real} of 15 differences are real" in text and "Claims: 1 held, 1 refuted, 1 undecided." in text
     assert "has the best mean, but is not told apart from prefix (0.991)" in text
     assert "causal and prefix are really ahead of masked and t5-span. masked is really ahead of t5-span." in text
     assert "Not shown to be beyond one-word shortcut (0.730): t5-span." in text

@@ -32,11 +32,11 @@ EVEN = Statement[int]("n is even", "nowhere", judged)
     [
         ([2], True, "n = 2"),
         ([2, 2], True, "n = 2"),
-        ([2, 4], True, "n = 2. Holds under 2 of 2 seeds"),
-        ([4, 3, 5], False, "n = 4. Holds under 1 of 3 seeds; under the 2nd: n = 3; under the 3rd: n = 5"),
-        ([3, 4], False, "n = 3. Holds under 1 of 2 seeds; under the 2nd: n = 4"),
-        ([2, -1], None, "n = 2. Holds under 1 of 2 seeds; under the 2nd: n = -1"),
-        ([-1, 3], False, "n = -1. Holds under 0 of 2 seeds; under the 2nd: n = 3"),
+        ([2, 4], True, "n = 2 (the 1st of 2 seeds)"),
+        ([4, 3, 5], False, "Under the 2nd seed: n = 3; under the 3rd: n = 5; under the 1st, where it holds: n = 4"),
+        ([3, 4], False, "Under the 1st seed: n = 3; under the 2nd, where it holds: n = 4"),
+        ([2, -1], None, "Under the 2nd seed: n = -1; under the 1st, where it holds: n = 2"),
+        ([-1, 3], False, "Under the 1st seed: n = -1; under the 2nd: n = 3"),
     ],
 )
 def test_a_claim_holds_where_it_holds_under_every_seed(found: list[int], holds: bool | None, evidence: str) -> None:
@@ -106,7 +106,7 @@ def test_the_verb_lists_laboratories() -> None:
 def test_the_verb_runs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _stub(monkeypatch)
     done = CliRunner().invoke(app, ["lab", "tokens", f"out={tmp_path / 'a'}", "seeds=2"])
-    assert done.exit_code == 0 and "refuted  n is even (nowhere)" in done.stdout
+    assert done.exit_code == 0 and "1 of 2 seeds  n is even (nowhere)" in done.stdout
     done = CliRunner().invoke(app, ["lab", "tokens", f"out={tmp_path / 'b'}", "--json"])
     assert json.loads(done.stdout)["claims"][0]["holds"] is True
 

@@ -51,10 +51,9 @@ def lab(
     found = perform(name, given["out"], _seeds(given.get("seeds", "1")), resume, say, given.get("data"))
     if as_json:
         return emit(found.model_dump(mode="json"))
-    words = {True: "holds", False: "refuted", None: "undecided"}
     for claim in found.claims:
         source = f" ({claim.source})" if claim.source else ""
-        print(f"{words[claim.holds]:>9}  {claim.statement}{source}\n{'':11}{claim.evidence}")
+        print(f"{claim.verdict:>12}  {claim.statement}{source}\n{'':14}{claim.evidence}")
     print(f"results.json, report.html: {given['out']}")
 
 

@@ -163,6 +163,19 @@ class Claim(Strict):
     evidence: str
     source: str = ""
     """Where the statement comes from."""
+    seeds: tuple[bool | None, ...] = ()
+    """Where it is judged under each seed by itself, whether it holds there; empty = judged once, of all."""
+
+    @property
+    def verdict(self) -> str:
+        """
+        >>> told = {"statement": "n is even", "evidence": "n = 3"}
+        >>> [Claim(holds=False, seeds=seeds, **told).verdict for seeds in ((), (False, False), (True, False, True))]
+        ['refuted', 'refuted', '2 of 3 seeds']
+        """
+        if True in self.seeds and False in self.seeds:
+            return f"{self.seeds.count(True)} of {len(self.seeds)} seeds"
+        return {True: "holds", False: "refuted", None: "undecided"}[self.holds]
 
 
 class Table(Strict):

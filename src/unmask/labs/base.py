@@ -97,34 +97,47 @@ def about(value: float, notes: float) -> bool:
 
 
 def claims(statements: Sequence[Statement[Found] | OverSeeds[Found]], found: Sequence[Found]) -> list[Claim]:
-    """A statement holds where it holds under every seed; the first seed's numbers are told, and other verdicts'.
-    One over seeds is judged once.
+    """A statement holds where it holds under every seed. One over seeds is judged once.
 
     >>> even = Statement[int]("n is even", "nowhere", lambda n: (n % 2 == 0, f"n = {n}"))
-    >>> [(c.holds, c.evidence) for c in claims([even], [2, 3])]
-    [(False, 'n = 2. Holds under 1 of 2 seeds; under the 2nd: n = 3')]
+    >>> [(c.holds, c.verdict, c.evidence) for c in claims([even], [2, 3])]
+    [(False, '1 of 2 seeds', 'Under the 2nd seed: n = 3; under the 1st, where it holds: n = 2')]
     >>> most = OverSeeds[int]("half are even", "", lambda each: (sum(n % 2 == 0 for n in each) >= len(each) / 2, ""))
     >>> claims([most], [2, 3])[0].holds
     True
     """
     out = []
     for statement in statements:
-        if isinstance(statement, OverSeeds):
-            verdicts = [statement.judge(found)]
-        else:
-            verdicts = [statement.judge(one) for one in found]
+        each = [] if isinstance(statement, OverSeeds) else [statement.judge(one) for one in found]
+        verdicts = [statement.judge(found)] if isinstance(statement, OverSeeds) else each
         held = [holds for holds, _ in verdicts]
-        evidence = verdicts[0][1]
-        if len({said for _, said in verdicts}) > 1:
-            evidence += f". Holds under {held.count(True)} of {len(held)} seeds"
-            evidence += "".join(
-                f"; under the {_ordinal(k + 1)}: {said}"
-                for k, (holds, said) in enumerate(verdicts)
-                if k and holds is not held[0]
+        out.append(
+            Claim(
+                statement=statement.text,
+                holds=False if False in held else None if None in held else True,
+                evidence=_told(verdicts),
+                source=statement.source,
+                seeds=tuple(holds for holds, _ in each),
             )
-        holds = False if False in held else None if None in held else True
-        out.append(Claim(statement=statement.text, holds=holds, evidence=evidence, source=statement.source))
+        )
     return out
+
+
+def _told(verdicts: Sequence[Verdict]) -> str:
+    """The numbers: of the first seed where all agree, else of each that it does not hold under and of one that it does.
+
+    >>> _told([(True, "a"), (True, "b")])
+    'a (the 1st of 2 seeds)'
+    """
+    first = verdicts[0][1]
+    if all(said == first for _, said in verdicts):
+        return first
+    if all(holds is verdicts[0][0] for holds, _ in verdicts):
+        return f"{first} (the 1st of {len(verdicts)} seeds)"
+    against = [f"the {_ordinal(k + 1)}: {said}" for k, (holds, said) in enumerate(verdicts) if not holds]
+    against[0] = against[0].replace(":", " seed:", 1)
+    some = [f"the {_ordinal(k + 1)}, where it holds: {said}" for k, (holds, said) in enumerate(verdicts) if holds][:1]
+    return "Under " + "; under ".join(against + some)
 
 
 def _ordinal(n: int) -> str:

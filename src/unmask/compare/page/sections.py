@@ -226,11 +226,11 @@ def tuning(results: Results) -> Html:
 
 
 def claims(results: Results) -> Html:
-    words = {True: ("holds", "yes"), False: ("refuted", "bad"), None: ("undecided", "no")}
+    classes = {"holds": "yes", "refuted": "bad"}
     items = []
     for claim in results.claims:
-        word, class_ = words[claim.holds]
         source = tag("p", f"From {claim.source}.", class_="note") if claim.source else ""
-        said = tag("p", tag("span", word, class_=class_), " ", tag("strong", claim.statement))
+        word = tag("span", claim.verdict, class_=classes.get(claim.verdict, "no"))
+        said = tag("p", word, " ", tag("strong", claim.statement))
         items.append(tag("li", said, tag("p", claim.evidence), source))
     return tag("ul", *items, class_="claims") if items else Html("")

@@ -8,6 +8,9 @@ from unmask.compare.page.markup import Html, join, listed, number, several, span
 from unmask.compare.results import Comparison, Measure, Results
 from unmask.compare.statistics import LEAST_SEEDS, Final, final
 
+WORDS = {"holds": "held", "refuted": "refuted", "undecided": "undecided"}
+"""Of claims whose verdict does not hang on the seed."""
+
 
 def verdict(results: Results) -> Html:
     """Sentences: an overview, one paragraph for each measure, then cautions."""
@@ -33,9 +36,10 @@ def _overview(results: Results) -> Iterator[str]:
     elif len(results.entries) > 1 and results.measures:
         yield "No comparison was made: which differences are real is not known."
     if results.claims:
-        held = [claim.holds for claim in results.claims]
-        counts = f"{held.count(True)} held, {held.count(False)} refuted, {held.count(None)} undecided"
-        yield f"Claims: {counts}."
+        found = [claim.verdict for claim in results.claims]
+        counts = {told: found.count(word) for word, told in WORDS.items()}
+        counts["true under some seeds only"] = len(found) - sum(counts.values())
+        yield f"Claims: {', '.join(f'{n} {told}' for told, n in counts.items() if n)}."
 
 
 def _of(results: Results, measure: Measure) -> list[str]:

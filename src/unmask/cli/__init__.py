@@ -10,13 +10,14 @@ import sys
 
 import typer
 
-from unmask.cli import compare, convert, data, inspect, lab, models, prepare, scale, show, tokenizer, world
+from unmask.cli import bench, compare, convert, data, inspect, lab, models, prepare, scale, show, tokenizer, world
 from unmask.cli.output import app
 from unmask.errors import UserError
 from unmask.process import patient_threads
 
 __all__ = [
     "app",
+    "bench",
     "compare",
     "convert",
     "data",

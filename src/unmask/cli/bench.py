@@ -1,0 +1,48 @@
+"""The verb of speed: bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.output import Json, app, emit
+from unmask.errors import UserError
+
+
+@app.command()
+def bench(
+    rows: Annotated[list[str] | None, typer.Argument(help="Which rows; --list names them.", show_default="all")] = None,
+    turns: Annotated[int, typer.Option(help="How often each side is timed, in turn.")] = 5,
+    steps: Annotated[int, typer.Option(help="Steps of a turn.")] = 8,
+    out: Annotated[Path | None, typer.Option(help="A file for the record, JSON.", show_default="none")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Name every row.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Time training steps beside transformers on this machine: unmask bench bert gpt2
+
+    Each side works in a process of its own, in turn with the others; both compute the same loss at step 0, or the row
+    is an error. Medians over turns, their spread, and the ratio to the better of the peer's fp32 and bf16.
+    """
+    from unmask.bench.rows import ROWS
+    from unmask.bench.run import bench as measure
+    from unmask.bench.table import lines
+    from unmask.train.checkpoint import write_json
+
+    if listed:
+        if rows:
+            raise UserError("--list names every row: leave out the rest")
+        told = [{"name": r.name, "work": r.work, "peer": r.peer, "target": r.target} for r in ROWS.values()]
+        if as_json:
+            return emit(told)
+        print("\n".join(f"{r['name']:<11} {r['work']}; {r['peer']}" for r in told))
+        return
+    command = " ".join(["unmask bench", *(rows or ()), f"--turns {turns} --steps {steps}"])
+    found = measure(rows or list(ROWS), turns, steps, command=command)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, found.model_dump(mode="json"))
+    if as_json:
+        return emit(found.model_dump(mode="json"))
+    print("\n".join(lines(found)))

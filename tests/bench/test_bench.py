@@ -1,0 +1,90 @@
+"""`unmask bench`: both sides of every row compute the same, and processes are timed in turn."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from unmask.bench.base import OURS, TOLERANCE, Measured, Record, Timed
+from unmask.bench.rows import ROWS, row
+from unmask.bench.run import bench
+from unmask.bench.table import lines
+from unmask.bench.turns import measured
+from unmask.cli import app
+from unmask.errors import UserError
+
+NEEDS_TEXT = {"documents"}
+ALL = [pytest.param(name, marks=pytest.mark.shared) if name in NEEDS_TEXT else name for name in ROWS]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_both_sides_have_the_same_loss_at_step_0(name: str, tmp_path: Path) -> None:
+    one = row(name)
+    one.prepare(tmp_path)
+    ours, theirs = one.check(tmp_path)
+    assert abs(ours - theirs) <= TOLERANCE * theirs and theirs > 0.5
+
+
+def test_sides_are_timed_in_turn(tmp_path: Path) -> None:
+    one = row("t5")
+    one.prepare(tmp_path)
+    said: list[str] = []
+    two = replace(one, sides={name: one.sides[name] for name in (OURS, "bf16")})
+    found = {t.side: t for t in measured(two, tmp_path, turns=2, steps=1, say=said.append)}
+    assert set(found) == {OURS, "bf16"} and all(len(t.rates) == 2 and min(t.rates) > 0 for t in found.values())
+    assert found[OURS].about["parameters"] == found["bf16"].about["parameters"]
+    assert [line.split(":")[0] for line in said] == ["t5, turn 1 of 2", "t5, turn 2 of 2"]
+
+
+def test_a_row_whose_sides_differ_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = replace(ROWS["bert"], prepare=lambda folder: None, check=lambda folder: (10.0, 10.01))
+    monkeypatch.setitem(ROWS, "bert", wrong)
+    with pytest.raises(UserError, match="losses at step 0 differ"):
+        bench(["bert"], turns=1, steps=1)
+
+
+def test_a_side_that_dies_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="its side 'fp32' ended with code 1"):
+        measured(replace(ROWS["t5"], sides={"fp32": ROWS["t5"].sides["fp32"]}), tmp_path, 1, 1, print)
+
+
+def _row(name: str, ours: float, **peers: float) -> Measured:
+    sides = [Timed(side=OURS, rates=[ours], about={}), *(Timed(side=s, rates=[r], about={}) for s, r in peers.items())]
+    return Measured(name=name, work=name, peer="peer", target=2, sides=sides, apart=("compiled",))
+
+
+def test_the_ratio_is_to_the_peers_best_without_the_second_column() -> None:
+    found = _row("a", 300.0, fp32=80.0, bf16=100.0, compiled=150.0)
+    assert (found.best.side, found.ratio) == ("bf16", 3.0)
+    record = Record(command="unmask bench a", turns=1, steps=1, environment={}, rows=[found])
+    assert lines(record)[2] == "| a | peer | 300 ± 0 % | 100 ± 0 %, bf16 | **3.0 ×** | ≥ 2 × | 150 ± 0 %: 2.0 × |"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["berd"], "there is no bench row 'berd': choose .*did you mean 'bert'"),
+        (["--list", "bert"], "--list names every row: leave out the rest"),
+        (["bert", "--turns", "0"], "turns=0 and steps=8 time nothing"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["bench", *arguments])
+    assert isinstance(done.exception, UserError)
+    with pytest.raises(UserError, match=said):
+        raise done.exception
+
+
+def test_rows_are_listed() -> None:
+    listed = CliRunner().invoke(app, ["bench", "--list"]).stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(ROWS)
+
+
+def test_documents_say_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNMASK_DATA", os.fspath(tmp_path))
+    with pytest.raises(UserError, match="bench row documents reads enwiki2015"):
+        row("documents").prepare(tmp_path)

@@ -7,6 +7,7 @@ the same number of processed tokens.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,8 +18,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from unmask.compare.measures import Answer, able, asked, loss
 from unmask.compare.report import write_report
-from unmask.directory import environment
+from unmask.compare.results import Entry, Measure, Point, Results, Sample, counted
+from unmask.compare.results import Run as Seed
+from unmask.compare.statistics import compared
+from unmask.directory import environment, prepared, stored_recipe
 from unmask.errors import UserError
 from unmask.labs.architectures.picture import picture
 from unmask.labs.architectures.study import SHORT, small
@@ -27,7 +32,8 @@ from unmask.labs.reviews.setting import EVERY, STEPS
 from unmask.lm import LM
 from unmask.loading import load
 from unmask.recipe import load_recipe
-from unmask.run import Run, begin, evaluate, pretrain, read_held_out_text
+from unmask.run import Run, begin, pretrain, read_held_out_text
+from unmask.train.floor import at_floor
 
 RECIPES = ("encoder-small", "decoder-small", "prefix-small", "encdec-small")
 TOKENS = 600_000
@@ -39,6 +45,10 @@ OVERRIDES: Mapping[str, Any] = {
     "model.num_heads": 4,
     "evaluation.pieces": 256,
 }
+PIECES = 512
+"""Of held-out text, for bits per byte."""
+FLOOR = "not clearly below the unigram floor"
+"""Words of what each run says of itself; the demo says it once, of all."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +57,15 @@ class Shown:
 
     recipe: str
     run: Run
-    bits: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    can: dict[str, bool]
+    loss: Answer
+    """On held-out text, of its own objective."""
+    bits: Answer
+    """A byte of held-out text, by its own event."""
     difference: float
-    sample: str
+    """Between its logits and those of the exported model."""
+    sample: Sample
 
 
 def demo(corpus: str | None, out: Path, tokens: float | None = None) -> list[Shown]:
@@ -60,13 +76,16 @@ def demo(corpus: str | None, out: Path, tokens: float | None = None) -> list[Sho
     if out.exists() and any(out.iterdir()):
         out = _fresh(out)
     tokens = TOKENS if tokens is None else tokens
-    if not tokens > 0:
+    if not 0 < tokens < math.inf:
         raise UserError(f"--tokens {tokens:g} trains nothing: give a number above 0, as in --tokens 600000")
     path = corpus or str(_prose(out))
     begin(load_recipe(RECIPES[0], _settings(path, tokens)), None, _say)  # a text that cannot be read is refused at once
     _say(f"first a small world with a known truth, in which two adjectives decide a rating; then {path}")
     _small_world(out / "world", min(SHORT, max(STEPS // EVERY, round(SHORT * tokens / TOKENS))))
     shown = [_one(recipe, path, out, tokens) for recipe in RECIPES]
+    found = _record(shown, path, tokens)
+    found.write(out)
+    write_report(found, out)
     _print(shown, path, out, time.perf_counter() - begun)
     return shown
 
@@ -126,14 +145,29 @@ def _prose(out: Path) -> Path:
 
 def _one(recipe: str, corpus: str, out: Path, tokens: float) -> Shown:
     place = out / recipe
-    run = pretrain(load_recipe(recipe, _settings(corpus, tokens)), out=place)
+    run = pretrain(load_recipe(recipe, _settings(corpus, tokens)), out=place, say=_but_floor)
     lm = load(place)
-    bits = evaluate(place, "bpb", limit=512)
-    report = lm.export(out / f"{recipe}-hf")
-    return Shown(recipe, run, bits, report["difference"], _sample(lm, read_held_out_text(place)))
+    protocol = f"nats a content target of held-out text, by the objective of {recipe} alone"
+    held_out = loss(run.held_out, f"loss_{recipe}", f"Held-out loss, {recipe}", protocol)
+    (bits,) = asked(lm, "bpb", None, PIECES, prepared(place), items=True)
+    return Shown(
+        recipe,
+        run,
+        stored_recipe(place).model_dump(mode="json", exclude={"checkpoint"}),
+        able(lm),
+        held_out,
+        bits,
+        lm.export(out / f"{recipe}-hf")["difference"],
+        _sample(lm, read_held_out_text(place)),
+    )
 
 
-def _sample(lm: LM, text: str) -> str:
+def _but_floor(sentence: str) -> None:
+    if FLOOR not in sentence:
+        _say(sentence)
+
+
+def _sample(lm: LM, text: str) -> Sample:
     """A fill of one word of held-out text where the model can fill, else a continuation of its beginning."""
     words = text.split()[:14]
     if not words:
@@ -142,9 +176,50 @@ def _sample(lm: LM, text: str) -> str:
         hidden = len(words) // 2
         given = " ".join([*words[:hidden], "[MASK]", *words[hidden + 1 :]])
         answers = lm.fill(given, top_k=3).masks[0]
-        return f"{given}\n→ [MASK] = " + ", ".join(f"'{_shown(a.token)}' ({a.probability:.2f})" for a in answers)
+        likeliest = ", ".join(f"'{_shown(a.token)}' ({a.probability:.2f})" for a in answers)
+        return Sample(asked=given, answer=f"[MASK] = {likeliest}")
     given = " ".join(words[:8])
-    return f"{given} …\n→{lm.generate(given, max_tokens=24, temperature=0.7, top_k=40)[0]}"
+    return Sample(asked=f"{given} …", answer=lm.generate(given, max_tokens=24, temperature=0.7, top_k=40)[0])
+
+
+def _record(shown: list[Shown], corpus: str, tokens: float) -> Results:
+    """What was found on the user's text, for its page."""
+    answers = [answer for s in shown for answer in (s.bits, s.loss)]
+    measures: dict[str, Measure] = {answer.measure.name: answer.measure for answer in answers}
+    order = sorted(measures.values(), key=lambda m: m.name.startswith("loss_"))  # bits first: some share them
+    found = Results(
+        title=f"Four architectures on {corpus}",
+        command="unmask demo",
+        budget={"tokens": tokens},
+        seeds=[shown[0].settings["seed"]],
+        measures=order,
+        entries=[_entry(s, order) for s in shown],
+        notes=[
+            *(f"{s.bits.measure.label}, {s.recipe}: {s.bits.details['event']}." for s in shown),
+            "Samples begin with the first words of the held-out text.",
+        ],
+        environment=environment(),
+    )
+    return found.model_copy(update={"comparisons": compared(found)})
+
+
+def _entry(s: Shown, measures: list[Measure]) -> Entry:
+    own, counters = {a.measure.name: a for a in (s.bits, s.loss)}, s.run.counters
+    point = Point(
+        **counted(vars(counters)),
+        values={name: answer.value for name, answer in own.items()},
+        details={name: answer.details for name, answer in own.items()},
+    )
+    return Entry(
+        name=s.recipe,
+        settings=dict(s.settings),
+        parameters=s.run.parameters,
+        flops_per_token=counters.flops / counters.tokens,
+        target_density=counters.target_tokens / counters.tokens,
+        can=s.can,
+        cannot={m.name: "it has another objective, and a measure of its own" for m in measures if m.name not in own},
+        runs=[Seed(seed=s.settings["seed"], directory=s.recipe, points=[point], samples=[s.sample])],
+    )
 
 
 def _console() -> Console:
@@ -169,7 +244,7 @@ def _print(shown: list[Shown], corpus: str, out: Path, seconds: float) -> None:
         "seconds": lambda s: f"{s.run.counters.seconds:.0f}",
         "held-out loss": lambda s: f"{s.run.held_out.loss:.3f}",
         "unigram floor": lambda s: f"{s.run.held_out.unigram_floor:.3f}",
-        "bits per byte": lambda s: f"{s.bits['value']:.3f}" + (" (pseudo)" if "pseudo" in s.bits["label"] else ""),
+        "bits per byte": lambda s: f"{s.bits.value:.3f}" + (" (pseudo)" if "seudo" in s.bits.measure.label else ""),
         "export diff": lambda s: f"{s.difference:.1e}",
     }
     console = _console()
@@ -186,6 +261,23 @@ def _print(shown: list[Shown], corpus: str, out: Path, seconds: float) -> None:
         "export diff: largest logit difference after reloading with transformers (prefix-small under its own mask).\n",
         markup=False,
     )
+    _say_what_they_learnt(shown, console)
+    console.print(f"{seconds:.0f} s in all. Page: {out / 'report.html'}; runs and exported models: {out}", markup=False)
+
+
+def _say_what_they_learnt(shown: list[Shown], console: Console) -> None:
+    """Who has learnt no context, and a sample of each."""
+    if low := [s.recipe for s in shown if _at_floor(s.run)]:
+        console.print(
+            f"{FLOOR.capitalize()}: {', '.join(low)}.\n"
+            "Such a model knows word frequencies at best, and no context yet: give more --tokens.\n",
+            markup=False,
+        )
+    console.print("Samples, which begin with the first words of the held-out text:\n", markup=False)
     for s in shown:
-        console.print(f"{s.recipe}: {s.sample}\n", markup=False)
-    console.print(f"{seconds:.0f} s in all. Runs and exported models: {out}", markup=False)
+        console.print(f"{s.recipe}: {s.sample.asked}\n→ {s.sample.answer}\n", markup=False)
+
+
+def _at_floor(run: Run) -> bool:
+    held = run.held_out
+    return held.unigram_floor is not None and at_floor(held.loss, held.unigram_floor)

@@ -21,6 +21,7 @@ from unmask.model.shapes import shapes
 from unmask.model.spec import LANGUAGE_MODEL, active_parameters, parameters, parts
 from unmask.model.translate import first_fault, read_hf_config, read_settings
 from unmask.objectives.base import Objective
+from unmask.studies import instead_of_a_run
 
 ASSUMED_VOCABULARY = 32768
 """Of a preset that leaves it to a tokenizer."""
@@ -180,7 +181,10 @@ def _model(what: str) -> _Model:
     if (path / "config.json").is_file():
         return _of_directory(path)
     if path.is_dir():
-        raise UserError(f"{what} is no model: it has neither recipe.yaml (a run) nor config.json (Hugging Face)")
+        raise UserError(
+            instead_of_a_run(path)
+            or f"{what} is no model: it has neither recipe.yaml (a run) nor config.json (Hugging Face)"
+        )
     if what in PRESETS:
         return _Model(preset_config(what), preset_heads(what))
     if path.is_file():

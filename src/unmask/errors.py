@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -14,3 +15,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known name, or "" where none is close: it ends a sentence."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def near_file(path: Path) -> str:
+    """The same for a file that does not exist, among those beside it: names must be nearly alike without their
+    endings, since "o.txt" and "my.txt" share an ending and nothing else. Folders are meant only by a name without one.
+    """
+    if not path.parent.is_dir():
+        return ""
+    beside: dict[str, list[str]] = {}  # name without its ending, in small letters → names
+    for one in sorted(path.parent.iterdir()):
+        if not one.name.startswith(".") and (one.is_file() or not path.suffix):
+            beside.setdefault(_stem(one.name), []).append(one.name)
+    close = difflib.get_close_matches(_stem(path.name), list(beside), n=1, cutoff=0.75)
+    if not close:
+        return ""
+    best = max(beside[close[0]], key=lambda name: Path(name).suffix == path.suffix)
+    return f"; did you mean '{best}'?"
+
+
+def _stem(name: str) -> str:
+    return Path(name.lower().removesuffix(".gz")).stem

@@ -23,6 +23,7 @@ from unmask.networks import networks_of, summed
 from unmask.objectives import AnyObjective, Causal, Masked, PrefixLM, SpanCorruption
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective
+from unmask.studies import instead_of_a_run
 from unmask.tokens.formats import NAMES, from_llama2c
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
@@ -69,11 +70,17 @@ def load(
     if (place / "recipe.yaml").is_file():
         lm = _load_run(place, which, network)
     elif network is not None:
-        raise UserError(f"{place} is no run, so it has no networks to choose from: drop network={network}")
+        raise UserError(
+            instead_of_a_run(place)
+            or f"{place} is no run, so it has no networks to choose from: drop network={network}"
+        )
     elif (place / "config.json").is_file():
         lm = _load_hf(place)
     elif place.is_dir():
-        raise UserError(f"{place} is no model: it has neither recipe.yaml (a run) nor config.json (Hugging Face)")
+        raise UserError(
+            instead_of_a_run(place)
+            or f"{place} is no model: it has neither recipe.yaml (a run) nor config.json (Hugging Face)"
+        )
     else:
         raise UserError(f"{place} does not exist: give a run directory or a Hugging Face model directory")
     if lm.tokenizer is not None and lm.vocabulary.size > lm.config.vocab_size:

@@ -119,6 +119,12 @@ def shipped() -> dict[str, Path]:
 
 def load_recipe(name: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Recipe:
     """The recipe of a shipped name or a YAML file, with overrides ("a.b=value", or nested mappings) applied."""
+    values, where = values_of(name)
+    return validate(_overridden(values, overrides), where)
+
+
+def values_of(name: str | Path) -> tuple[dict[str, Any], str]:
+    """What a recipe's file says, unchecked, and what to call it in a sentence."""
     text, where = _read(str(name))
     try:
         values = yaml.safe_load(text)
@@ -126,7 +132,7 @@ def load_recipe(name: str | Path, overrides: Iterable[str] | Mapping[str, Any] =
         raise UserError(f"{where} is not YAML: {_one_line(error)}") from error
     if not isinstance(values, dict):
         raise UserError(f"{where} holds no settings: a recipe is a YAML mapping of keys like objective, model, train")
-    return validate(_overridden(values, overrides), where)
+    return values, where
 
 
 def load_text(overrides: Iterable[str] | Mapping[str, Any]) -> TextConfig:

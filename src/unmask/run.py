@@ -45,6 +45,7 @@ from unmask.objectives.base import Plan, Shape
 from unmask.objectives.needed import require_sentinels
 from unmask.programs import norms_of, program_of
 from unmask.recipe import Recipe, load_recipe
+from unmask.studies import instead_of_resuming
 from unmask.tokens.asked import require_controls, require_extra
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.start import started
@@ -212,6 +213,8 @@ def _continue(
 
 def resume_run(out: str | Path, cache: str | Path | None = None) -> Run:
     """Continue the run in a directory with the recipe it was started with."""
+    if told := instead_of_resuming(Path(out)):
+        raise UserError(told)
     return pretrain(stored_recipe(Path(out)), out=out, resume="must", cache=cache)
 
 

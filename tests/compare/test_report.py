@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from unmask.cli import compare as console
 from unmask.compare.page import curves
 from unmask.compare.page.verdict import verdict
 from unmask.compare.report import page, write_report
 from unmask.compare.results import Comparison, Point, Results
-from unmask.compare.statistics import compared
+from unmask.compare.statistics import compared, holm
 
 from .example import NAMES, example
 
@@ -152,6 +153,57 @@ def test_a_record_may_be_nearly_empty() -> None:
     assert bare.open == [] and bare.of("section") == [] and bare.of("form") == []
     none = example(seeds=0)
     assert Read(page(none)).open == [] and none.comparisons == []
+
+
+def test_what_was_tuned_is_not_called_shared() -> None:
+    """Two entries found the same rates by their own trials; the batch size was given to both."""
+    plain = example(names=("causal", "prefix"))
+    rates = {"learning_rate": 3e-3, "muon_learning_rate": 0.02, "batch_size": 4}
+    tuning = plain.entries[0].tuning
+    assert tuning is not None
+    tuning = tuning.model_copy(update={"setting": "train.learning_rate"})
+    entries = [e.model_copy(update={"settings": {"train": rates}, "tuning": tuning}) for e in plain.entries]
+    text = Read(page(plain.model_copy(update={"entries": entries}))).text
+    tuned, shared = text.split("Tuned for each entry by itself", 1)[1].split("Settings that all entries share", 1)
+    shared = shared.split("Environment")[0]
+    assert "train.learning_rate" in tuned and "train.muon_learning_rate" in tuned and "0.003" in tuned
+    assert "learning_rate" not in shared and "train.batch_size" in shared and "Settings that differ" not in text
+    untuned = [e.model_copy(update={"tuning": None}) for e in entries]
+    text = Read(page(plain.model_copy(update={"entries": untuned}))).text
+    assert "Tuned for" not in text and "train.learning_rate" in text.split("Settings that all entries share", 1)[1]
+
+
+def test_the_verdict_has_a_heading_that_is_true() -> None:
+    """Claims of a laboratory alone, and one seed, say of no difference whether it is real."""
+    differences = "Which differences are real"
+    several, one = example(seeds=3), example(seeds=1)
+    claims = several.model_copy(update={"comparisons": [], "entries": [], "measures": []})
+    assert f'<h2 id="verdict-title">{differences}</h2>' in page(several)
+    for results in (one, claims):
+        text = page(results)
+        assert differences not in text and '<h2 id="verdict-title">In short</h2>' in text
+        assert '<a href="#verdict">In short</a>' in text
+
+
+def test_the_console_says_which_p_it_prints_and_when_seeds_are_too_few(capsys: pytest.CaptureFixture[str]) -> None:
+    study = example(seeds=5)
+    console._print(study, Path("s"))
+    said = capsys.readouterr().out
+    corrected = holm([c.p for c in study.comparisons])
+    assert [c.p for c in study.comparisons] != corrected
+    for c, p in zip(study.comparisons, corrected, strict=True):
+        verdict = "real" if c.real else "not told apart"
+        assert f"{c.measure}: {c.a} − {c.b} = {c.difference:.4g} (p {p:.2g}, {verdict})\n" in said
+    assert "Holm's correction for all comparisons of the study\n" in said and "fewer than" not in said
+    console._print(example(seeds=2), Path("s"))
+    said = capsys.readouterr().out
+    assert "too few seeds to tell)" in said and "not told apart" not in said and "real)" not in said
+    assert said.count("which differences are real is not decided with fewer than 3 seeds: this study has 2") == 1
+    console._print(example(seeds=1), Path("s"))
+    said = capsys.readouterr().out
+    assert "(p " not in said and "fewer than 3 seeds: this study has 1" in said
+    console._print(study.model_copy(update={"comparisons": []}), Path("s"))
+    assert "seeds" not in capsys.readouterr().out
 
 
 def test_one_seed_claims_nothing() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from unmask.compare.disk import keep, read
+from unmask.compare.disk import grown, keep, read
 from unmask.compare.settings import Study, frozen, sort_out
 from unmask.errors import UserError
+from unmask.recipe import shipped
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_an_entry_has_a_name_and_overrides_of_its_own(text: Path) -> None:
 
 
 def test_the_held_out_seed_is_none_of_the_runs(text: Path) -> None:
-    found = study(text, "encoder-small", "budget.steps=9", "seeds=1000,1001", "tune=lr:2:0.5")
+    found = study(text, "encoder-small", "budget.steps=9", "seeds=1000,1001", "tune=lr:3:0.5")
     assert found.tune is not None and found.tune.seed == 1002 and found.tune.share == 0.5
 
 
@@ -91,6 +92,43 @@ def test_a_frozen_study_is_read_again_and_no_other_resumes_it(text: Path, tmp_pa
     (tmp_path / "full" / "thesis.tex").touch()
     with pytest.raises(UserError, match="holds something else than a study"):
         keep(asked, tmp_path / "full", "auto")
+
+
+def test_seeds_may_be_added_to_a_frozen_study_and_nothing_else(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def asked(*more: str) -> Study:
+        return study(text, "encoder-small", "budget.steps=9", "tune=lr:3", *more)
+
+    three, five = asked("seeds=3"), asked("seeds=5")
+    keep(three, out, "never")
+    assert keep(five, out, "auto") == five and read(out / "study.yaml") == three, "not before its directory is held"
+    with pytest.raises(UserError, match=r"was started with milestones=8, not 4"):
+        keep(asked("seeds=5", "milestones=4"), out, "auto")
+    with pytest.raises(UserError, match=r"seed 1000 chose the learning rates, so no run can have it: leave it out"):
+        keep(asked("seeds=0,1,2,1000"), out, "auto")
+    assert grown(five, out) == five == read(out / "study.yaml") and five.tune == three.tune
+    assert "seeds=5" in read(out / "study.yaml").command
+    for fewer, said in (("seeds=3", "0,1,2"), ("seeds=1,0,2,3,4", "1,0,2,3,4"), ("seeds=1,2,3,4,5,6", "1,2,3,4,5,6")):
+        with pytest.raises(UserError, match=rf"started with seeds=0,1,2,3,4, not {said}: seeds may be added"):
+            keep(asked(fewer), out, "auto")
+        with pytest.raises(UserError, match=r"seeds may be added"):
+            grown(asked(fewer), out)
+    assert read(out / "study.yaml") == five
+    with pytest.raises(UserError, match="already holds a study"):
+        keep(asked("seeds=6"), out, "never")
+
+
+def test_a_study_without_a_text_says_so_and_what_else_it_lacks(text: Path, tmp_path: Path) -> None:
+    for given, says in (
+        ({}, r"no corpus: give corpus=PATH.*, and a budget, such as budget.flops=1e13$"),
+        ({"budget.steps": 9, "valid": "x"}, r"no corpus: give corpus=PATH.* or a glob\)$"),
+    ):
+        with pytest.raises(UserError, match=says):
+            frozen(["encoder-small", "decoder-small"], given, "")
+    own = tmp_path / "own.yaml"
+    own.write_text(f"{shipped()['decoder-small'].read_text()}\ncorpus: {text}\n")
+    assert frozen([str(own)], {"budget.steps": 9}, "").recipe("own").corpus.path == str(text)
 
 
 def test_each_suite_has_a_limit(text: Path) -> None:
@@ -143,10 +181,15 @@ def test_what_a_recipe_leaves_to_tokenizer_and_objective_stays_open(text: Path) 
         (["encoder-small", "seeds=0"], "seeds=0 must be at least 1"),
         (["encoder-small", "seeds=1,1"], "a seed stands twice"),
         (["encoder-small", "tune=lr"], "tune=lr is not known: write tune=lr:4"),
-        (["encoder-small", "tune=lr:1"], "at least 2 values"),
+        (["encoder-small", "tune=lr:2"], r"tune=lr:2 tries 2: .* the best always lies at the edge .* at least lr:3$"),
+        (["encoder-small", "tune=lr:1:0.5"], "tune=lr:1:0.5 tries 1: of fewer than 3 learning rates"),
+        (["encoder-small", "tune=lr:x"], "tune=lr:x: write a whole number of learning rates"),
         (["encoder-small", "tune=lr:4:2"], "a share of the budget above 0"),
         (["encoder-small", "milestones=x"], "milestones=x is no whole number"),
         (["encoder-small", "suites=clozes"], r"no suite 'clozes' .*; did you mean 'cloze'\?"),
+        (["encoder-small", "suites=blimp"], r"no suite 'blimp' .*; BLiMP's pairs .* write minimal-pairs:PATH"),
+        (["encoder-small", "suites=bpb,BLiMP@50:../blimp"], r"no suite 'BLiMP' .* write minimal-pairs:PATH"),
+        (["encoder-small", "suites=blimp:data"], r"suites=blimp:data is neither .* write minimal-pairs:PATH"),
         (["encoder-small", "suites=bpb,bpb@3"], "suite bpb stands twice"),
         (["encoder-small", "suites=nowhere.measures:count"], "neither a suite .* nor a function .*nowhere"),
         (["encoder-small", "suites=json:nothing"], "json has no function nothing"),

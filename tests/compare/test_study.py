@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 import unmask.cli.compare  # noqa: F401  (joins the verb to the app)
 from unmask.cli.output import app
 from unmask.compare import collecting, measures
+from unmask.compare.disk import read
 from unmask.compare.job import Spec
 from unmask.compare.jobs import Job, run
 from unmask.compare.results import Entry, Measure, Point, Results, Run
@@ -136,11 +138,32 @@ def test_a_finished_study_is_resumed_without_a_run_and_says_the_same(place: Path
     began = time.monotonic()
     ended = CliRunner().invoke(app, ["compare", *words(place, "whole", "resume=must")])
     assert ended.exit_code == 0 and "Cloze, of candidates" in ended.stdout and "report.html" in ended.stdout
+    assert "too few seeds to tell" in ended.stdout and "fewer than 3 seeds: this study has 2" in ended.stdout
     assert (place / "whole" / "results.json").read_bytes() == before and time.monotonic() - began < 10
     ended = CliRunner().invoke(app, ["compare", *words(place, "whole", "resume=must"), "--json"])
     assert Results.model_validate_json(ended.stdout) == found
     with pytest.raises(UserError, match="was started with milestones=3, not 4"):
         compare_words([*words(place, "whole", "resume=auto"), "milestones=4"], say=lambda _: None)
+
+
+def test_seeds_are_added_to_a_finished_study_and_what_is_there_stays(place: Path, found: Results) -> None:
+    out = place / "grown"
+    shutil.copytree(place / "whole", out)
+    kept = [out / "plan.json", *sorted((out / "jobs").glob("*.json"))]
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in kept}
+    said: list[str] = []
+    more = compare_words([*words(place, "grown"), "seeds=3", "resume=auto"], say=said.append)[1]
+    assert before == {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in kept} and len(kept) == 5
+    assert "4 of 6 jobs are done already" in said
+    assert more.seeds == [0, 1, 2] and "seeds=3" in more.command and more == Results.read(out / "results.json")
+    assert read(out / "study.yaml").seeds == [0, 1, 2] and read(out / "study.yaml").command == more.command
+    for now, then in zip(more.entries, found.entries, strict=True):
+        assert now.runs[:2] == then.runs and now.runs[2].seed == 2 and not now.runs[2].samples
+        assert now.runs[2].points[-1].values != now.runs[0].points[-1].values
+    assert "3 seeds" in (out / "report.html").read_text()
+    with pytest.raises(UserError, match=r"was started with seeds=0,1,2, not 0,1: seeds may be added behind these"):
+        compare_words([*words(place, "grown"), "resume=auto"], say=lambda _: None)
+    assert compare_words([*words(place, "grown"), "seeds=3", "resume=must"], say=lambda _: None)[1] == more
 
 
 def test_a_job_that_fails_names_its_log(place: Path) -> None:
@@ -156,6 +179,10 @@ def test_a_job_that_fails_names_its_log(place: Path) -> None:
 def test_refusals_that_need_a_place(place: Path) -> None:
     with pytest.raises(UserError, match="no place for the study: give out=DIR"):
         compare_words(["encoder-small", "budget.steps=9", f"corpus={place / 'train.txt'}"])
+    with pytest.raises(UserError, match=r"the study has no corpus: give corpus=PATH"):
+        compare_words(["encoder-small", "decoder-small"])
+    with pytest.raises(UserError, match=r"the study has no corpus: give corpus=PATH"):
+        compare("encoder-small", "decoder-small", out=place / "x", budget__steps=9)
     with pytest.raises(UserError, match="processes=0 runs nothing"):
         compare(*words(place, "x")[:2], out=place / "x", corpus=str(place / "train.txt"), budget__steps=9, processes=0)
     with pytest.raises(UserError, match="processes=two is no whole number"):
@@ -280,7 +307,7 @@ def test_samples_of_other_texts_are_told() -> None:
 
 @pytest.mark.slow
 def test_killed_studies_continue_and_say_the_same_bit_for_bit(place: Path) -> None:
-    more = ("tune=lr:2:0.5", "processes=2")
+    more = ("tune=lr:3:0.5", "processes=2")
 
     def start(out: str, resume: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "unmask", "compare", *words(place, out, *more), f"resume={resume}"]
@@ -304,7 +331,7 @@ def test_killed_studies_continue_and_say_the_same_bit_for_bit(place: Path) -> No
     uncut, cut = (json.loads((place / name / "results.json").read_text()) for name in ("uncut", "cut"))
     assert without_seconds(cut) == without_seconds(uncut)
     tuned = uncut["entries"][0]["tuning"]
-    assert tuned["seed"] == 1000 and len(tuned["losses"]) == 2 and tuned["flops"] == pytest.approx(FLOPS, rel=0.1)
+    assert tuned["seed"] == 1000 and len(tuned["losses"]) == 3 and tuned["flops"] == pytest.approx(1.5 * FLOPS, rel=0.1)
     rates = uncut["entries"][0]["settings"]["train"]
     assert rates["learning_rate"] == tuned["chosen"]
     assert rates["muon_learning_rate"] / 0.02 == pytest.approx(rates["learning_rate"] / 0.003)

@@ -9,8 +9,9 @@ import pytest
 
 from unmask.compare.job import Spec, work
 from unmask.compare.lengths import shortened
+from unmask.compare.page.record import ALONG, flattened
 from unmask.compare.settings import Tune, written_out
-from unmask.compare.tuning import chosen, factors, trial
+from unmask.compare.tuning import chosen, factors, scaled, trial
 from unmask.errors import UserError
 from unmask.recipe import Recipe, load_recipe
 
@@ -30,6 +31,12 @@ def test_a_trial_is_a_run_in_small_with_both_rates_scaled() -> None:
     assert [t.train.learning_rate for t in tried] == [1.5e-3, 3e-3, 6e-3, 12e-3]
     assert [t.train.muon_learning_rate for t in tried] == [0.01, 0.02, 0.04, 0.08]
     assert {(t.budget.steps, t.train.warmup_steps, t.seed) for t in tried} == {(100, 10, 1000)}
+
+
+def test_the_page_knows_all_settings_that_are_tuned() -> None:
+    plain, twice = (flattened(scaled(recipe().train, f).model_dump(mode="json"), "train.") for f in (1.0, 2.0))
+    changed = {name for name in plain if plain[name] != twice[name]}
+    assert changed == {TUNE.setting, ALONG[TUNE.setting]}
 
 
 def test_the_least_loss_is_chosen_and_its_cost_is_that_of_all_trials() -> None:

@@ -550,10 +550,23 @@ def test_what_the_verb_refuses(
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
+def test_lines_of_windows_are_judged_as_those_of_unix(tmp_path: Path) -> None:
+    lines = ["zukun lives in quila.", "zukun lives in varno.", "", REVIEW, "zukun lives\rin quila."]
+    plain, path = "\n".join(lines) + "\n", tmp_path / "lines.txt"
+    judged = told("--check", "-", "--json", text=plain)
+    assert [json.loads(line)["well_formed"] for line in judged.splitlines()[:-1]] == [True, True, False, True, False]
+    for text in (plain.replace("\n", "\r\n"), "\ufeff" + plain):
+        path.write_bytes(text.encode())
+        assert told("--check", "-", "--json", text=text) == told("--check", str(path), "--json") == judged
+    assert told("--check", "-", text="") == "0 lines: 0 well formed, 0 of them true\n"
+
+
 def test_what_is_no_text_is_not_checked(tmp_path: Path) -> None:
     (tmp_path / "lines.bin").write_bytes("zukun lives in quila.".encode("utf-16"))
     result = CliRunner().invoke(app, ["data", "world", "--check", str(tmp_path / "lines.bin")])
     assert isinstance(result.exception, UserError) and "lines.bin is not UTF-8 text" in str(result.exception)
+    result = CliRunner().invoke(app, ["data", "world", "--check", "-"], input=b"\xff\xfe")
+    assert isinstance(result.exception, UserError) and "stdin is not UTF-8 text" in str(result.exception)
 
 
 def test_the_page_says_what_the_world_is(world: World, train: str, valid: str) -> None:

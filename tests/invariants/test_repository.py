@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "unmask"
 
 # Each may import its own level's package and everything on the levels before it.
 LEVELS = [
-    {"errors", "process"},
+    {"errors", "process", "studies"},
     {"batch", "chart", "config", "keyed", "tensors"},
     {"objectives", "text"},
     {"tokens"},
@@ -27,7 +27,7 @@ LEVELS = [
     {"lm", "loading", "directory", "initial", "conversion", "run", "description", "show"},
     {"compare"},
     {"scale"},
-    {"labs"},
+    {"labs", "bench"},
     {"demo"},
     {"cli"},
     {"__main__"},

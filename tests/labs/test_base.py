@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from unmask.compare.results import Results
 from unmask.errors import UserError
 from unmask.labs import base
 from unmask.labs.base import MODULES, Asked, Lab, Statement, Verdict, claims, laboratories, laboratory, perform
+from unmask.labs.processes import side_by_side
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,6 +46,38 @@ EVEN = Statement[int]("n is even", "nowhere", judged)
 def test_a_claim_holds_where_it_holds_under_every_seed(found: list[int], holds: bool | None, evidence: str) -> None:
     (claim,) = claims([EVEN], found)
     assert (claim.holds, claim.evidence, claim.source) == (holds, evidence, "nowhere")
+
+
+STATEMENTS = {
+    "tokens": "lab",
+    "objectives": "lab",
+    "inside": "statements",
+    "architectures": "statements",
+    "electra": "statements",
+    "beyond": "statements",
+    "real_text": "statements",
+    "ladders": "statements",
+}
+LEANS = re.compile(r"(It|Its|They|Their|Nor|And|So) ")
+"""How a statement begins that says nothing without the one before it."""
+
+
+@pytest.mark.parametrize(("name", "module"), STATEMENTS.items())
+def test_a_statement_stands_by_itself(name: str, module: str) -> None:
+    held = importlib.import_module(f"unmask.labs.{name}.{module}")
+    each = held.statements(0.5) if name == "architectures" else held.STATEMENTS
+    assert len(each) > 10 and len({s.text for s in each}) == len(each)
+    for statement in each:
+        assert not LEANS.match(statement.text), statement.text
+        assert "issue" not in f"{statement.text} {statement.source}", statement.text
+
+
+def test_works_run_side_by_side_and_are_told_as_they_end() -> None:
+    said: list[str] = []
+    works = [partial(divmod, 7, 2), partial(divmod, 9, 5)]
+    assert side_by_side(works, said.append, lambda k, found: f"the {k}th is {found}") == [(3, 1), (1, 4)]
+    assert said[0].startswith("2 models, ") and [line[:8] for line in said[1:]] == ["1 of 2: ", "2 of 2: "]
+    assert {line[8:] for line in said[1:]} == {"the 0th is (3, 1)", "the 1th is (1, 4)"}
 
 
 def _stub(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:

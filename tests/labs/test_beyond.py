@@ -164,8 +164,8 @@ def test_a_record_of_them_is_judged_and_drawn(made: dict[str, list[Measured]]) -
     assert len(found.claims) == len(STATEMENTS) and len(found.tables) == 7
     holds = {c.statement: c.holds for c in found.claims}
     assert holds["T5 stays at “always ok” (below .6)"] is True
-    assert holds["Masked and next tokens behind a prefix teach both ways"] is False
-    assert holds["UL2's mixture is ahead of T5's spans"] is None
+    assert holds["Masked and next tokens behind a prefix teach the rating by both ways"] is False
+    assert holds["UL2's mixture learns the rating better than T5's spans"] is None
     assert "masked 40 %" in picture(found) and "T5, one stack" in page(found)
     learning = found.tables[0]
     assert [row[0] for row in learning.rows] == [s.label for s in SUBJECTS] and learning.rows[0][-1] == "never"
@@ -180,7 +180,7 @@ def test_learning_is_read_off_the_points(made: dict[str, list[Measured]]) -> Non
     assert read.learnt(MASKED[40], by=2) and not read.learnt(MASKED[15], by=2)
     assert read.learnt(ONE) and read.first(ONE)[-1] == math.inf
     claims = {c.statement: c for c in judged(read.results)}
-    assert claims["It is learnt sooner with 40 % than with 15 %"].holds is True
+    assert claims["With masks of 40 % the rating is learnt sooner than with 15 %"].holds is True
     assert claims[f"Some remedy teaches T5 the rating within {BUDGET:g} times its FLOPs"].holds is True
     assert tables(read.results)[0].rows[2][-2:] == ["5 of 5", "3"]
 

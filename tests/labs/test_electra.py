@@ -21,7 +21,7 @@ from unmask.labs.electra import corrupted, floor, study
 from unmask.labs.electra.designed import STOPPED, Apart, Opposed
 from unmask.labs.electra.kinds import auc, kind
 from unmask.labs.electra.measured import PERSON, measure
-from unmask.labs.electra.names import PLACES, PROBES
+from unmask.labs.electra.names import DETECTED, PLACES, PROBES
 from unmask.labs.electra.picture import FINDERS, READ, picture
 from unmask.labs.electra.statements import STATEMENTS, shares
 from unmask.labs.electra.subjects import BERT, ELECTRA, MAIN, RICH, remedies, richer
@@ -323,6 +323,28 @@ def test_the_record_of_all_subjects(short: tuple[Path, dict[str, Measured]], tmp
     assert next(c for c in found.claims if c.statement.startswith("BERT has")).holds is False  # a smaller vocabulary
 
 
+def test_a_detector_of_selected_words_is_not_judged_on_all(short: tuple[Path, dict[str, Measured]]) -> None:
+    """Its kept file holds figures of a question that it was never asked; the record and its table have none."""
+    _, made = short
+    subjects = [*MAIN, *remedies(SMALL), *RICH]
+    stand_in = {"none": "bert", "generator": "electra", "opposites": "opposed-50"}
+    every = {s.name: [_five(made[stand_in[s.asks["noise"]]])] for s in subjects}
+    found = study.record(subjects, every, 12)
+    points = {e.name: e.runs[0].points for e in found.entries}
+    assert set(DETECTED) <= set(every["electra-15"][0].run.points[-1].values)
+    for name, answered in (("ELECTRA", True), ("ELECTRA 15 %", False), ("Replace MLM", False)):
+        assert all((measure in p.values) is answered for p in points[name] for measure in DETECTED), name
+        assert all((part in points[name][-1].details) is answered for part in ("detector", "best")), name
+        assert all(p.values["replaced"] is not None for p in points[name])
+    entry = next(e for e in found.entries if e.name == "ELECTRA 15 %")
+    assert set(entry.cannot) == set(DETECTED) and "selected words alone" in entry.cannot["auc"]
+    table = next(t for t in found.tables if t.title.startswith("Detected"))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert set(rows["ELECTRA 15 %"]) == {None} and rows["ELECTRA"][0] is not None and "Replace MLM" not in rows
+    closest = next(c for c in found.claims if c.statement.startswith("No detector"))
+    assert "ELECTRA 15 %" not in closest.evidence
+
+
 def test_no_obvious_replacement_leaves_a_statement_undecided(short: tuple[Path, dict[str, Measured]]) -> None:
     _, made = short
     one = _five(made["electra"])
@@ -330,7 +352,9 @@ def test_no_obvious_replacement_leaves_a_statement_undecided(short: tuple[Path, 
     none = {**last.details, "kinds": {"alike": 3, "meaning": 4, "obvious": 0}}
     points = [*one.run.points[:-1], last.model_copy(update={"details": none})]
     found = {"electra": one.model_copy(update={"run": one.run.model_copy(update={"points": points})})}
-    statement = next(s for s in STATEMENTS if s.text == "The detector finds about .79 of the obvious")
+    statement = next(
+        s for s in STATEMENTS if s.text == "ELECTRA's detector finds about .79 of the obvious replacements"
+    )
     assert isinstance(statement, Statement)
     assert statement.judge(found) == (None, "no obvious replacement is left")
     assert shares(found, "electra") == {"alike": 3 / 7, "meaning": 4 / 7, "obvious": 0}

@@ -217,22 +217,22 @@ def moved(found: Results, name: str, by: float) -> Results:
 
 
 ORDERS = [
-    ("Denoising (BERT-style)", "bert-style", True),
-    ("Writing the spans alone", "iid-15", None),
-    ("15 and 25", "iid-25", None),
-    ("15 % is ahead", "iid-15", True),
-    ("Spans of 3 cannot", "span-3", None),
-    ("Spans of 3 are", "span-3", True),
-    ("Two stacks that share", "shared", None),
-    ("Two stacks are ahead of one", "iid-15", True),
-    ("Infilling is ahead", "infilling", True),
-    ("Sentence permutation", "masking+permutation", None),
-    ("Rotation beside", "masking", True),
-    ("Static and dynamic", "little-static", None),
-    ("Single sentences", "full-sentences", True),
-    ("Full sentences without", "full-sentences", True),
-    ("A larger batch", "batch-x4", True),
-    ("More text", "full-sentences", True),
+    ("In T5, denoising (BERT-style)", "bert-style", True),
+    ("In T5, writing the spans alone", "iid-15", None),
+    ("In T5, 15 and 25", "iid-25", None),
+    ("In T5, 15 % is ahead", "iid-15", True),
+    ("In T5, spans of 3 cannot", "span-3", None),
+    ("In T5, spans of 3 are", "span-3", True),
+    ("In T5, two stacks that share", "shared", None),
+    ("In T5, two stacks are ahead of one", "iid-15", True),
+    ("In BART, infilling is ahead", "infilling", True),
+    ("In BART, sentence permutation", "masking+permutation", None),
+    ("In BART, rotation beside", "masking", True),
+    ("In RoBERTa, static and dynamic", "little-static", None),
+    ("In RoBERTa, single sentences", "full-sentences", True),
+    ("In RoBERTa, full sentences without", "full-sentences", True),
+    ("In RoBERTa, a larger batch", "batch-x4", True),
+    ("In RoBERTa, more text", "full-sentences", True),
 ]
 """How a statement begins, an entry that is moved far down and far up, and what the latter makes of it (None: false)."""
 
@@ -247,5 +247,5 @@ def test_a_claim_turns_with_the_numbers(begins: str, name: str, wins: bool | Non
         return claim.holds
 
     assert holds(-FAR) is False
-    if begins != "Single sentences":  # which says something of two more
+    if begins != "In RoBERTa, single sentences":  # which says something of two more
         assert holds(FAR) is (wins is not None)

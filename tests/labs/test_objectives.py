@@ -158,11 +158,11 @@ def _unlike(found: Found) -> Found:
 
 
 WRONG: list[tuple[str, Change]] = [
-    ("Source of 5", _unlike),
+    ("A source of 5", _unlike),
     ("A prefix LM's answers", lambda f: replace(f, pair=replace(f.pair, one={"prefix": grids.encoder(8)}))),
     ("BERT's input", lambda f: replace(f, fates=[replace(f.fates[0], off=-5.0), *f.fates[1:]])),
-    ("What is counted", _density("UL2", off=4.5)),
-    ("What is counted", _density(IID, off_marks=-4.5)),
+    ("Targets and sentinels are", _density("UL2", off=4.5)),
+    ("Targets and sentinels are", _density(IID, off_marks=-4.5)),
     ("Under GPT", _density("GPT", targets=999.0)),
     ("A prefix LM asks", _density("prefix LM", targets=700.0)),
     ("BERT asks", _density("GPT", targets=900.0)),
@@ -182,7 +182,7 @@ WRONG: list[tuple[str, Change]] = [
             }
         ),
     ),
-    ("Masks that are drawn", _characters(decided=10_000)),
+    ("Of characters that masks", _characters(decided=10_000)),
     ("The likeliest letter", _characters(is_word={"crest": True})),
 ]
 
@@ -202,7 +202,7 @@ def test_the_claim_of_sentinels_could_hold(found: Found) -> None:
     ("begins", "name", "instead"),
     [
         ("Of six tokens", "prefixed", lambda *_: grids.decoder()),
-        ("T5's paper", "papers_example", lambda: ("Thank you <extra_id_0> week .", "<extra_id_0>")),
+        ("In T5's paper", "papers_example", lambda: ("Thank you <extra_id_0> week .", "<extra_id_0>")),
         ("BERT's input", "exact_fates", lambda: exact_fates(Fraction(40, 100))),
     ],
 )

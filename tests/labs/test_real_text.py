@@ -309,7 +309,7 @@ def _worse(name: str, measure: str) -> Change:
         ("At a third of the budget the causal", "causal"),
         ("At a third of the budget the prefix", "prefix"),
         ("At the end BERT", "masked"),
-        ("T5 is the last", "ul2"),
+        ("T5 is behind each", "ul2"),
         ("Without fine-tuning", "causal"),
         ("Causal and prefix", "prefix"),
         ("By scoring candidates", "causal"),

@@ -12,10 +12,11 @@ import pytest
 import torch
 from tests.labs.bench_models import untrained
 
+from unmask.batch import Rows
 from unmask.data.worlds import Review, World
 from unmask.data.worlds.grammar import TOKEN
 from unmask.labs.architectures.subjects import SUBJECTS
-from unmask.labs.reviews import probes
+from unmask.labs.reviews import gaps, probes
 from unmask.labs.reviews.asked import (
     FOOD,
     LENGTH,
@@ -112,6 +113,70 @@ def test_the_answer_is_the_likeliest_candidate(models: dict[str, LM]) -> None:
     assert likeliest(lm, logits, RATINGS) == ["bad", "good", "ok"]
     given = chosen(lm, in_windows(REVIEWS), RATING, RATINGS)
     assert rating(lm, REVIEWS) == np.mean([a == r.rating for a, r in zip(given, REVIEWS, strict=True)])
+
+
+# ---------------------------------------------------------------- gaps
+
+
+def test_other_gaps_say_nothing_about_the_rating() -> None:
+    drawn = gaps.elsewhere(500, 3)
+    assert drawn.shape == (500, WINDOW) and (drawn.sum(1) == 3).all()
+    assert not drawn[:, gaps.TOLD].any() and drawn[:, [0, 16, 29]].any(0).all()
+    words = REVIEWS[0].text.replace(":", " :").replace(".", " .").split()
+    told = {words[k] for k in (5, 6, 10, 14)}
+    assert told == {getattr(REVIEWS[0], k) for k in ("food_adjective", "link", "person_adjective", "rating")}
+
+
+@pytest.mark.parametrize("name", ["masked", "t5"])
+def test_no_other_gap_is_the_protocol(models: dict[str, LM], name: str) -> None:
+    lm = models[name]
+    ids = [encode(lm, text) for text in in_windows(REVIEWS)]
+    plain = slots(lm, ids, [RATING] * len(ids))
+    assert torch.allclose(gaps.beside_others(lm, ids, 0), plain, atol=1e-5)
+    assert not torch.allclose(gaps.beside_others(lm, ids, 3), plain, atol=1e-3)
+
+
+def test_a_source_with_several_gaps_is_one_of_training(models: dict[str, LM]) -> None:
+    """Put back what the target says, and the window is whole; neighbours make one gap."""
+    lm = models["t5"]
+    marks = lm.vocabulary.sentinels.tolist()
+    for k, text in enumerate(in_windows(REVIEWS)):
+        ids = encode(lm, text)
+        open_ = gaps.elsewhere(len(REVIEWS), 3)[k].copy()
+        open_[RATING] = True
+        start = gaps._start(lm, ids, open_)
+        runs = int((open_ & ~np.insert(open_[:-1], 0, False)).sum())
+        assert [i for i in start.source.tolist() if i in marks] == marks[:runs]
+        assert len(start.source) == WINDOW - 4 + runs + 1 and start.source[-1] == lm.vocabulary.eos
+        before = int(np.flatnonzero(start.source == start.target[-1])[0])
+        whole: list[int] = []
+        spans = _spans(start.target.tolist(), marks)
+        for token in start.source[:before].tolist():
+            whole += spans[token] if token in marks else [token]
+        assert whole == ids[:RATING].tolist()
+
+
+def _spans(target: list[int], marks: list[int]) -> dict[int, list[int]]:
+    spans: dict[int, list[int]] = {}
+    for token in target:
+        if token in marks:
+            spans[token] = last = []
+        else:
+            last.append(token)
+    return spans
+
+
+def test_gaps_of_training_are_counted(models: dict[str, LM]) -> None:
+    lm = models["t5"]
+    zero, one = lm.vocabulary.sentinels[:2].tolist()
+    rows = Rows.of([[zero, 40, one], [40, 41], [zero], [41]])
+    assert gaps.trained_on(lm, rows.tokens, rows.row) == {"0": 0.5, "1": 0.25, "2": 0.25}
+
+
+def test_a_written_span_ends_at_the_next_sentinel(models: dict[str, LM]) -> None:
+    lm = models["t5"]
+    spans = gaps.written(lm, [encode(lm, text) for text in in_windows(REVIEWS[:3])])
+    assert len(spans) == 3 and all("<" not in s and len(s.split()) <= gaps.LONGEST for s in spans)
 
 
 # ---------------------------------------------------------------- probes

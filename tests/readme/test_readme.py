@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from unmask.compare.results import Results
+from unmask.demo import FLOOR
+from unmask.directory import prepared
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -110,5 +114,20 @@ def test_demo_opens_with_the_small_world_and_checks_every_export(place: Path) ->
     assert all((place / "demo" / "world" / name).exists() for name in ("results.json", "report.html", "picture.svg"))
     assert done.stdout.index("small world") < done.stdout.index("Four architectures on my.txt")
     assert len(table) == 4
+    low = [line for line in (done.stdout + done.stderr).splitlines() if FLOOR in line.lower() and "-0: " not in line]
+    assert low == [f"{FLOOR.capitalize()}: encoder-small, decoder-small, prefix-small, encdec-small."]
+    page = (place / "demo" / "report.html").read_text(encoding="utf-8")
+    found = Results.read(place / "demo" / "results.json")
+    assert [e.name for e in found.entries] == list(table) and all(name in page for name in table)
+    shared = {c.measure: {c.a, c.b} for c in found.comparisons}
+    assert shared == {"bits_per_byte": {"decoder-small", "prefix-small"}}
+    for entry in found.entries:
+        values = entry.runs[0].points[0].values
+        assert len(values) == 2 and values[f"loss_{entry.name}"] == pytest.approx(float(table[entry.name][6]), abs=1e-3)
+        assert set(values) | set(entry.cannot) == {m.name for m in found.measures}
+    text = prepared(place / "demo" / "decoder-small", place / "cache")
+    trained = [text.tokenizer.decode(text.train.document(k)) for k in range(len(text.train.documents) - 1)]
+    given = found.entries[1].runs[0].samples[0].asked.removesuffix(" …")
+    assert len(given.split()) == 8 and not any(given in " ".join(document.split()) for document in trained)
     assert all(float(row[-1]) < 1e-4 for row in table.values())
     assert all((place / "demo" / f"{name}-hf" / "config.json").exists() for name in table)

@@ -163,6 +163,10 @@ def test_too_small_a_ladder_is_refused_before_it_is_trained(
         (["sizes=1M,2M,4M", "budgets=1e13", "out=x", "seeds=some"], r"seeds=some is no whole number"),
         (["sizes=1M,2M,4M", "budgets=1e13", "out=x", "tune=lr:4"], r"tune=lr:4 is not known: write tune=lr:4:1e12"),
         (["sizes=1M,2M,4M", "budgets=1e13", "out=x", "tune=lr:4:no"], r"tune=no is no number of FLOPs"),
+        (
+            ["sizes=1M,2M,4M", "budgets=1e13,2e13,4e13", "out=x", f"corpus={__file__}", "tune=lr:2:1e12"],
+            r"tune=lr:2 tries 2: of fewer than 3 learning rates the best always lies at the edge",
+        ),
         (["sizes=1M,2M,500", "budgets=1e13", "out=x"], r"'500' is no size of a model"),
     ],
 )

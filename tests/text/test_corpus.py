@@ -169,6 +169,11 @@ def test_records_with_an_encoding(tmp_path: Path) -> None:
 def test_refusals_name_the_file(tmp_path: Path) -> None:
     written(tmp_path / "input.txt", "a")
     refused(tmp_path / "imput.txt", "no such corpus file.*did you mean 'input.txt'")
+    refused(tmp_path / "Input.txt.gz", "did you mean 'input.txt'")
+    (tmp_path / "o").mkdir()
+    for far in ("o.txt", "my.txt", "out.txt", "text.txt"):  # the ending is all that they share
+        refused(tmp_path / far, f"no such corpus file: .*{far}$")
+    refused(tmp_path / "none" / "input.txt", r"none/input\.txt$")
     refused(tmp_path / "no*.txt", "no file matches")
     refused(written(tmp_path / "e.txt", " \n"), r"has no text \(1 files, 1 empty")
     refused(written(tmp_path / "b.bin", b"\x89PNG\r\n\x00\x00"), "is a binary file")

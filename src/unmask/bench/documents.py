@@ -32,6 +32,7 @@ from unmask.bench.steps import (
     sum_of,
     their_loss,
     trained,
+    write_weights,
 )
 from unmask.config import TokenizerConfig
 from unmask.data.collate import collate, pack
@@ -63,9 +64,7 @@ def _paragraphs() -> Iterator[str]:
 
 def _prepare(folder: Path) -> None:
     """Weights, and the documents end to end: tokens, where each begins, and which tokens are asked for."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        bert().save_pretrained(folder / WEIGHTS)
+    write_weights(bert(), folder)
     texts = list(_paragraphs())
     tokenizer = Tokenizer.train(TokenizerConfig(type="bbpe", vocab_size=WORDS), texts[:20000])
     noise = np.random.default_rng(0)

@@ -30,6 +30,7 @@ from unmask.bench.steps import (
     save,
     their_loss,
     trained,
+    write_weights,
 )
 from unmask.data.collate import collate
 from unmask.electra import put, sample
@@ -83,20 +84,17 @@ def _corrupted(networks: nn.ModuleDict, batch: Batch) -> Tensor:
 def _prepare(folder: Path) -> None:
     from transformers import ElectraConfig, ElectraForPreTraining
 
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        ElectraForPreTraining(
-            ElectraConfig(
-                vocab_size=VOCABULARY,
-                embedding_size=WIDTH,
-                hidden_size=WIDTH,
-                num_hidden_layers=LAYERS,
-                num_attention_heads=HEADS,
-                intermediate_size=4 * WIDTH,
-                hidden_dropout_prob=0.0,
-                attention_probs_dropout_prob=0.0,
-            )
-        ).save_pretrained(folder / WEIGHTS)
+    settings = ElectraConfig(
+        vocab_size=VOCABULARY,
+        embedding_size=WIDTH,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    write_weights(ElectraForPreTraining(settings), folder)
     held = drawn()
     held["draw"] = np.random.default_rng(1).random(int(held["asked"].sum()))
     held["corrupted"] = _corrupted(_networks(folder), _batch(held)).numpy()

@@ -64,11 +64,18 @@ def drawn() -> dict[str, np.ndarray]:
 
 def prepare(kind: Kind, folder: Path) -> None:
     """Weights at random as a Hugging Face directory, and the batch."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = kind.peer()
-    model.save_pretrained(folder / WEIGHTS)
+    write_weights(kind.peer(), folder)
     save(folder / BATCH, drawn())
+
+
+@torch.no_grad()
+def write_weights(model: Any, folder: Path) -> None:
+    """The peer's model with its matrices drawn anew, from a generator of our own."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.normal_(0.0, 0.02, generator=generator)
+    model.save_pretrained(folder / WEIGHTS)
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -54,8 +54,25 @@ def _print(found: Results, place: Path) -> None:
             interval = "" if end.interval is None else f"{end.interval[0]:.4g} to {end.interval[1]:.4g}"
             rows.append({"measure": measure.label, "entry": entry.name, "mean": f"{end.mean:.4g}", "95 %": interval})
     print("\n".join(table(rows)))
-    for c in found.comparisons:
-        if c.p is not None:
-            real = "real" if c.real else "not told apart"
-            print(f"{c.measure}: {c.a} − {c.b} = {c.difference:.4g} (p {c.p:.2g}, {real})")
-    print(f"results.json, report.html: {place}")
+    print("\n".join([*_differences(found), f"results.json, report.html: {place}"]))
+
+
+def _differences(found: Results) -> list[str]:
+    """A line for each difference that was tested, then which p it is, and the rule where seeds are too few for it."""
+    from unmask.compare.statistics import LEAST_SEEDS, ends, holm
+
+    of = {entry.name: entry for entry in found.entries}
+    lines, few = [], False
+    for c, p in zip(found.comparisons, holm([c.p for c in found.comparisons]), strict=True):
+        enough = len(ends(of[c.a], c.measure).keys() & ends(of[c.b], c.measure).keys()) >= LEAST_SEEDS
+        few = few or not enough
+        if p is not None:
+            verdict = "real" if c.real else "not told apart" if enough else "too few seeds to tell"
+            lines.append(f"{c.measure}: {c.a} − {c.b} = {c.difference:.4g} (p {p:.2g}, {verdict})")
+    if lines:
+        lines.append("p: t test paired by seed, after Holm's correction for all comparisons of the study")
+    if few:
+        seeds = len(found.seeds)
+        why = f": this study has {seeds}; add some with seeds= and resume=auto" if seeds < LEAST_SEEDS else " of both"
+        lines.append(f"which differences are real is not decided with fewer than {LEAST_SEEDS} seeds{why}")
+    return lines

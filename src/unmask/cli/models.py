@@ -144,10 +144,14 @@ def evaluate(
 ) -> None:
     """Measure a model: unmask evaluate runs/a ../blimp --suite minimal-pairs"""
     from unmask.cli.table import lines
+    from unmask.compare.functions import meant
+    from unmask.evaluation.suites import SUITES
     from unmask.evaluation.watch import shown
     from unmask.loading import load
     from unmask.run import evaluate as measure
 
+    if suite not in SUITES:  # said before the model is read
+        raise UserError(f"no suite '{suite}' (known: {', '.join(SUITES)}){meant(suite, '--suite minimal-pairs')}")
     if limit is None and suite == "bpb":
         limit = PIECES
     plan_name: Any = plan
@@ -344,6 +348,13 @@ def lm_eval(context: typer.Context) -> None:
     command(load, context.args)
 
 
+def _tokens(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"--tokens {text} is no number: give one above 0, as in --tokens 600000") from None
+
+
 @app.command()
 def demo(
     corpus: Annotated[
@@ -352,7 +363,12 @@ def demo(
     out: Annotated[str, typer.Option(help="Where the runs, pages and exports go.")] = "runs/demo",
     tokens: Annotated[
         float | None,
-        typer.Option(help="Processed tokens for each model; fewer shorten both parts. [default: 600,000]"),
+        typer.Option(
+            parser=_tokens,
+            metavar="NUMBER",
+            help="Processed tokens for each model; fewer shorten both parts.",
+            show_default="600,000",
+        ),
     ] = None,
 ) -> None:
     """Four small models in a small world, then on your text with one tokenizer: compared, sampled and exported."""

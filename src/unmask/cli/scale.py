@@ -136,7 +136,7 @@ def _trials(text: str) -> Trials:
 
     name, _, given = text.partition(":")
     count, _, budgets = given.partition(":")
-    if name != "lr" or not count.isdigit() or int(count) < 2 or not budgets:
+    if name != "lr" or not count.isdigit() or not budgets:
         raise UserError(f"tune={text} is not known: write tune=lr:4:1e12,1e13 for 4 learning rates at these budgets")
     return Trials(int(count), tuple(_flops("tune", b) for b in budgets.split(",")))
 

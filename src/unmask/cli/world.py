@@ -120,19 +120,22 @@ def _chosen(option: str, given: list[str] | None, known: tuple[Any, ...]) -> lis
     return [name for name in known if not given or name in given]
 
 
-def _text(path: Path) -> str:
+def _lines(path: Path) -> list[str]:
+    """The lines of a file or, for "-", of stdin, whether they end as on Unix or as on Windows."""
+    stdin = str(path) == "-"
+    data = sys.stdin.buffer.read() if stdin else path.read_bytes()
     try:
-        return path.read_text(encoding="utf-8")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text: give a file of lines") from None
+        raise UserError(f"{'stdin' if stdin else path} is not UTF-8 text: give lines of text") from None
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _check(world: World, path: Path, as_json: bool) -> None:
     """A verdict for each line, then the counts."""
-    text = sys.stdin.read() if str(path) == "-" else _text(path)
     counts: Counter[str] = Counter()
     by_kind: dict[str, Counter[str]] = {}
-    for line in text.split("\n")[: -1 if text.endswith("\n") else None]:
+    for line in _lines(path):
         found = world.check(line)
         verdict = "malformed" if not found.well_formed else "true" if found.true else "false"
         counts[verdict] += 1

@@ -35,6 +35,19 @@ def is_function(suite: str) -> bool:
     return NAME.fullmatch(suite) is not None and suite.partition(":")[0] not in SUITES
 
 
+def meant(name: str, pairs: str = "minimal-pairs:PATH") -> str:
+    """How a suite is written that is called by its benchmark's name, else the nearest name; it ends a sentence.
+
+    pairs: as minimal pairs are written there.
+
+    >>> meant("BLiMP").removeprefix("; ").split(", ")[0], meant("clozes"), meant("squad")
+    ("BLiMP's pairs are suite minimal-pairs: write minimal-pairs:PATH", "; did you mean 'cloze'?", '')
+    """
+    if "blimp" in name.lower():
+        return f"; BLiMP's pairs are suite minimal-pairs: write {pairs}, with the folder of its .jsonl files"
+    return nearest(name, SUITES)
+
+
 def function(suite: str) -> Own:
     """The function of that name; modules are also looked for where the process was started."""
     module, _, name = suite.partition(":")
@@ -44,8 +57,8 @@ def function(suite: str) -> Own:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise UserError(
-            f"suites={suite} is neither a suite (known: {', '.join(SUITES)}{nearest(module, SUITES)}) nor a function "
-            f"package.module:function: {error}"
+            f"suites={suite} is neither a suite (known: {', '.join(SUITES)}) nor a function package.module:function "
+            f"({error}){meant(module)}"
         ) from error
     finally:
         sys.path.remove(here)

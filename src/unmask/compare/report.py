@@ -18,7 +18,7 @@ from unmask.compare.page.verdict import verdict
 from unmask.compare.results import Results
 
 SECTIONS: tuple[tuple[str, str, Callable[[Results], Html]], ...] = (
-    ("verdict", "Which differences are real", verdict),
+    ("verdict", "In short", verdict),
     ("claims", "Claims", sections.claims),
     ("curves", "Learning curves", sections.learning),
     ("final", "Final values", sections.finals),
@@ -44,7 +44,13 @@ def write_report(results: Results, folder: Path) -> Path:
 
 def page(results: Results) -> str:
     """The whole page."""
-    return assembled(results, _facts(results), [(name, title, draw(results)) for name, title, draw in SECTIONS])
+    made = [(name, _title(results) if name == "verdict" else title, draw(results)) for name, title, draw in SECTIONS]
+    return assembled(results, _facts(results), made)
+
+
+def _title(results: Results) -> str:
+    """Of the verdict: claims alone, or one seed, tell no real differences."""
+    return "Which differences are real" if any(c.p is not None for c in results.comparisons) else "In short"
 
 
 def _facts(results: Results) -> Html:

@@ -30,13 +30,13 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field
 
-from unmask.compare.functions import function, is_function
+from unmask.compare.functions import function, is_function, meant
 from unmask.compare.lengths import Budget
 from unmask.config import Strict
 from unmask.data.text import absolute
-from unmask.errors import UserError, nearest
+from unmask.errors import UserError, near_file, nearest
 from unmask.evaluation.suites import SUITES
-from unmask.recipe import Recipe, load_recipe, parse_override, shipped, validate
+from unmask.recipe import Recipe, load_recipe, parse_override, shipped, validate, values_of
 
 OWN = ("seeds", "tune", "milestones", "suites", "limit")
 """Settings of a study that its results depend on, beside the budget."""
@@ -46,6 +46,8 @@ MILESTONES, LIMIT, SHARE = 8, 512, 0.25
 BUDGETS = ("steps", "tokens", "target_tokens", "flops", "minutes")
 HELD_OUT_SEED = 1000
 """Of tuning, or the next one that no run has."""
+LEAST_RATES = 3
+"""That tuning tries: of fewer, the best is always the first or the last, which says nothing of those beyond."""
 _DECIDED = ("seed", "checkpoint", "budget")
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
@@ -54,7 +56,7 @@ class Tune(Strict):
     """The same number of trials for every entry."""
 
     setting: Literal["train.learning_rate"] = "train.learning_rate"
-    count: int = Field(ge=2)
+    count: int = Field(ge=LEAST_RATES)
     share: float = Field(SHARE, gt=0, le=1)
     """Of the study's budget, for each trial."""
     seed: int
@@ -137,6 +139,7 @@ def frozen(entries: Sequence[str | Path], settings: Mapping[str, Any], command: 
     common |= settings
     _require_names([e.name for e in listed])
     own = {key: common.pop(key) for key in OWN if key in common}
+    _require_corpus(common, listed)
     budget = _budget(common, listed)
     recipes = {e.name: _recipe(e, common) for e in listed}
     _require_one_text(recipes)
@@ -214,6 +217,18 @@ def _require_names(names: Sequence[str]) -> None:
             raise UserError(f"'{name}' cannot name an entry: take letters, digits and . _ + - (write NAME=RECIPE)")
         if names.count(name) > 1:
             raise UserError(f"two entries are called {name}: give them names of their own, as in a={name} b={name}")
+
+
+def _require_corpus(common: Mapping[str, Any], listed: Sequence[_Entry]) -> None:
+    """Raise where an entry has no text; a budget that is lacking, too, is asked for in the same sentence."""
+    for entry in listed:
+        given = {key.split(".")[0] for key in (*common, *entry.overrides)}
+        if "corpus" not in given and "corpus" not in values_of(entry.recipe)[0]:
+            budget = "" if "budget" in given else ", and a budget, such as budget.flops=1e13"
+            raise UserError(
+                f"the study has no corpus: give corpus=PATH, the text of all entries (a .txt, .jsonl or .parquet file, "
+                f"a directory or a glob){budget}"
+            )
 
 
 def _budget(common: dict[str, Any], listed: Sequence[_Entry]) -> dict[str, float]:
@@ -297,11 +312,23 @@ def _tune(given: Any, seeds: Sequence[int]) -> Tune:
     name, *numbers = str(given).split(":")
     if name != "lr" or len(numbers) not in (1, 2):
         raise UserError(f"tune={given} is not known: write tune=lr:4, or tune=lr:4:0.25 for the share of the budget")
+    require_rates(f"tune={given}", numbers[0])
     held = next(s for s in range(HELD_OUT_SEED, HELD_OUT_SEED + len(seeds) + 1) if s not in seeds)
     try:
         return Tune(count=int(numbers[0]), share=float(numbers[1]) if numbers[1:] else SHARE, seed=held)
     except ValueError:  # pydantic's errors are ValueErrors too
-        raise UserError(f"tune={given}: at least 2 values, and a share of the budget above 0 and up to 1") from None
+        raise UserError(
+            f"tune={given}: write a whole number of learning rates, and a share of the budget above 0 and up to 1"
+        ) from None
+
+
+def require_rates(given: str, count: str) -> None:
+    """Raise where too few learning rates are tried; what is no whole number is another error."""
+    if count.isdigit() and int(count) < LEAST_RATES:
+        raise UserError(
+            f"{given} tries {count}: of fewer than {LEAST_RATES} learning rates the best always lies at the edge of "
+            f"what was tried, which says nothing of those beyond, so give at least lr:{LEAST_RATES}"
+        )
 
 
 def _suites(given: Any, limit: int) -> dict[str, Asked]:
@@ -326,13 +353,16 @@ def _suites(given: Any, limit: int) -> dict[str, Asked]:
             continue
         if name not in SUITES:
             known = f"known: {', '.join(SUITES)}, or package.module:function"
-            raise UserError(f"no suite '{name}' ({known}){nearest(name, SUITES)}")
+            raise UserError(f"no suite '{name}' ({known}){meant(name)}")
         if path is None and SUITES[name].own is None:
             raise UserError(f"suite {name} needs items: write suites={name}:PATH")
         if path is not None and name == "bpb":
             raise UserError("bpb reads the study's held-out text: leave the path out, and give valid=PATH for another")
         if path is not None and not Path(path).exists():
-            raise UserError(f"{path} does not exist: give suite {name} a file of JSON lines, or a directory of them")
+            raise UserError(
+                f"{path} does not exist: give suite {name} a file of JSON lines, or a directory of them"
+                f"{near_file(Path(path))}"
+            )
         most = _whole(f"suites={name}@", number) if sign else limit
         found[name] = Asked(path=None if path is None else os.path.abspath(path), limit=most)
     return found

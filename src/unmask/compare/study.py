@@ -17,7 +17,7 @@ from typing import Any
 
 from unmask.compare import jobs, tuning
 from unmask.compare.collecting import collected
-from unmask.compare.disk import STUDY, keep
+from unmask.compare.disk import STUDY, grown, keep
 from unmask.compare.job import Spec
 from unmask.compare.jobs import Job
 from unmask.compare.lock import alone
@@ -52,7 +52,8 @@ def compare(
     entries: as on the command line (`settings`): "encoder-small", "bert=encoder-small:objective.preset=bert", a file.
     settings: seeds, tune, milestones, suites, limit, and overrides of every recipe with `__` for the dot:
     ``compare("encoder-small", "decoder-small", out="s", corpus="my.txt", budget__flops=1e13, seeds=5, tune="lr:4")``.
-    resume: never refuses a directory that holds a study, auto continues it or starts, must continues it.
+    resume: never refuses a directory that holds a study, auto continues it or starts, must continues it; with more
+        seeds than it was started with, the runs of these are added.
     processes: jobs at a time; None = one for each core, or for each GPU.
     """
     say = say or _print
@@ -65,6 +66,7 @@ def compare(
     study = keep(study, place, resume)
     with alone(place) as hold:
         try:
+            study = grown(study, place)
             return _run(study, place, processes, cache, say, hold)
         except UserError:
             if fresh and [p.name for p in place.iterdir() if not p.name.startswith(".")] == [STUDY]:
@@ -81,6 +83,7 @@ def compare_words(words: Sequence[str], say: Say | None = None) -> tuple[Path, R
     entries, settings = sort_out(words)
     own = {key: settings.pop(key) for key in ("out", "resume", "processes", "cache") if key in settings}
     if not own.get("out"):
+        frozen(entries, settings, "")  # what else it lacks is said first
         raise UserError("no place for the study: give out=DIR")
     number = own.get("processes")
     if number is not None and not str(number).isdigit():

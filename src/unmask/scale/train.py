@@ -11,6 +11,7 @@ from typing import Any
 
 from unmask.compare.lock import alone
 from unmask.compare.results import Entry, Measure, Point, Results, Run, Table
+from unmask.compare.settings import require_rates
 from unmask.directory import environment
 from unmask.errors import UserError
 from unmask.recipe import Recipe
@@ -83,6 +84,8 @@ def _enough(ladder: Ladder, asked: Asked) -> None:
     fitted = budgets - (asked.holdout == "largest")
     if ladder.seeds < 1:
         raise UserError(f"seeds={ladder.seeds} trains nothing: give at least 1")
+    if ladder.trials is not None:
+        require_rates(f"tune=lr:{ladder.trials.count}", str(ladder.trials.count))
     if sizes < FEWEST_VALUES or fitted < 2 or sizes * fitted < FEWEST:
         held = f" of which holdout=largest leaves {fitted}" if asked.holdout == "largest" else ""
         raise UserError(

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from unmask.config import FilterConfig, SourceConfig
-from unmask.errors import UserError, nearest
+from unmask.errors import UserError, near_file, nearest
 from unmask.text import segment, spans, tables
 from unmask.text.document import Counts, Document, part, utf8_length, well_formed, without
 from unmask.text.filters import Filter
@@ -84,8 +84,7 @@ def files(source: SourceConfig) -> list[Path]:
 
 
 def _missing(given: str, path: Path) -> UserError:
-    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = nearest(path.name, siblings)
+    close = near_file(path)
     like_hub = not close and not path.suffix and _HUB_NAME.fullmatch(given)
     hub = f"; a name on the hub is given as hf:{given}" if like_hub else ""
     return UserError(f"no such corpus file: {given}{hub}{close}")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from unmask.errors import UserError, nearest
+from unmask.errors import UserError, near_file
 from unmask.tokens.pieces import BYTES, CONTINUING
 from unmask.tokens.sentencepiece import build, read_llama2c, read_model
 from unmask.tokens.special import ROLES, SPELLINGS, roles_of
@@ -50,8 +50,7 @@ def read_tokenizer(path: str | Path) -> str:
     try:
         return read(file)
     except OSError as error:
-        near = nearest(file.name, [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else [])
-        raise UserError(f"cannot read the tokenizer {file}: {error.strerror or error}{near}") from error
+        raise UserError(f"cannot read the tokenizer {file}: {error.strerror or error}{near_file(file)}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"cannot read the tokenizer {file}: it is no UTF-8 text (byte {error.start:,})") from error
     except UserError as error:

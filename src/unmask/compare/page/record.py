@@ -68,19 +68,31 @@ def samples(results: Results) -> Html:
     )
 
 
+ALONG = {"train.learning_rate": "train.muon_learning_rate"}
+"""A setting that is tuned → the other that is scaled with it (`compare.tuning.scaled`)."""
+
+
 def settings(results: Results) -> Html:
-    """What differs between entries first, then what all share."""
+    """What differs between entries first, then what was tuned for each, then what all share."""
     flat = [flattened(entry.settings) for entry in results.entries]
     names = list(dict.fromkeys(name for one in flat for name in one))
-    differ: list[tuple[str, list[str]]] = []
+    chosen = {entry.tuning.setting for entry in results.entries if entry.tuning}
+    tuned = chosen | {ALONG[name] for name in chosen if name in ALONG}
+    differ: list[list[object]] = []
+    found: list[list[object]] = []
     shared: list[tuple[str, list[str]]] = []
     for name in names:
         values = [one.get(name, "–") for one in flat]
-        (shared if len(set(values)) == 1 else differ).append((name, values))
-    parts = []
-    if differ:
-        rows = [[tag("code", name), *values] for name, values in differ]
-        parts.append(table("Settings that differ", ["setting", *(e.name for e in results.entries)], rows))
+        row: list[object] = [tag("code", name), *values]
+        if name in tuned:  # the same value is found by each, not given to all
+            found.append(row)
+        elif len(set(values)) > 1:
+            differ.append(row)
+        else:
+            shared.append((name, values))
+    columns = ["setting", *(entry.name for entry in results.entries)]
+    titled = (("Settings that differ", differ), ("Tuned for each entry by itself", found))
+    parts = [table(title, columns, rows) for title, rows in titled if rows]
     if shared:
         rows = [[tag("code", name), values[0]] for name, values in shared]
         title = "Settings that all entries share" if len(flat) > 1 else "Settings"

@@ -2,7 +2,6 @@
 
 subjects    who is compared
 measured    what each is asked at its milestones, and at the end
-gaps        models of span corruption: several gaps at once, and the spans that they write
 writing     lines from nothing, in each model's way
 statements  what is claimed, before anything is measured
 tables      what was found

@@ -18,9 +18,9 @@ from unmask.data.collate import collate
 from unmask.data.worlds import Review, World
 from unmask.evaluation.base import device_of, evaluating, objective_of, states_of, token_losses
 from unmask.evaluation.items import outcomes
-from unmask.labs.architectures import gaps, writing
+from unmask.labs.architectures import writing
 from unmask.labs.architectures.subjects import MASKED, MASKED_ANYWHERE, T5, T5_ANYWHERE
-from unmask.labs.reviews import probes
+from unmask.labs.reviews import gaps, probes
 from unmask.labs.reviews.asked import FOOD, LENGTH, RATING, RATINGS, encode, hits, in_windows, likeliest, right, slots
 from unmask.labs.reviews.bench import Found, Moment
 from unmask.labs.reviews.setting import WINDOW, windows

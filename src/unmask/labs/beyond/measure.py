@@ -16,10 +16,10 @@ from unmask.data.worlds import Review, World
 from unmask.evaluation.abilities import modes_of
 from unmask.evaluation.base import objective_of
 from unmask.evaluation.plans import FORWARD, plans_of
-from unmask.labs.architectures.gaps import beside_others
 from unmask.labs.beyond.gradients import compared
 from unmask.labs.reviews.asked import FOOD, RATING, RATINGS, chosen, encode, in_windows, likeliest, right
 from unmask.labs.reviews.bench import Found, Moment
+from unmask.labs.reviews.gaps import beside_others
 from unmask.labs.reviews.probes import LABELS, Labelled, hidden, readings
 from unmask.labs.reviews.setting import windows
 from unmask.lm import LM

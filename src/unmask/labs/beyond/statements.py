@@ -286,24 +286,32 @@ def _noisier(read: Read) -> Verdict:
     return min(gaps) > 0, "; ".join(told)
 
 
-WETTIG = "notes exercise 8; Wettig et al. 2022"
+WETTIG = "notes, exercise 8; Wettig et al. 2022"
 ARTETXE = "Artetxe et al. 2022"
 STATEMENTS: tuple[Statement[Read], ...] = (
     Statement(
-        "At 500 updates masks of 40 % are at about .75, and of 15 % at “always ok”, .47", "notes exercise 8", _early
+        "After 500 updates the rating is at about .75 with masks of 40 %, and at “always ok”, .47, with 15 %",
+        "notes, exercise 8",
+        _early,
     ),
     Statement(
-        "With masks of 40 % the rating is learnt by 1,000 updates", "notes exercise 8", _learnt(MASKED[40], by=1000)
+        "With masks of 40 % the rating is learnt by 1,000 updates", "notes, exercise 8", _learnt(MASKED[40], by=1000)
     ),
-    Statement("It is learnt sooner with 40 % than with 15 %", WETTIG, _sooner(MASKED[40], MASKED[15])),
-    Statement("With 30 % it is learnt no later than with 15 %", WETTIG, _no_later(MASKED[30], MASKED[15])),
+    Statement("With masks of 40 % the rating is learnt sooner than with 15 %", WETTIG, _sooner(MASKED[40], MASKED[15])),
     Statement(
-        "A probe reads more from the states of 40 % than of 15 %, with 32 labels and with 128",
-        "notes exercise 8 (.802 → .914, .943 → .960)",
+        "With masks of 30 % the rating is learnt no later than with 15 %", WETTIG, _no_later(MASKED[30], MASKED[15])
+    ),
+    Statement(
+        "With masks of 40 % a probe reads more from the states than with 15 %, with 32 labels and with 128",
+        "notes, exercise 8 (.802 → .914, .943 → .960)",
         _better(MASKED[40], MASKED[15], *READ),
     ),
     Statement("T5 stays at “always ok” (below .6)", "notes 5.2", _stuck(T5)),
-    Statement("So it does with twice the updates", "notes exercise 9 (6,000 updates)", _stuck(LONG)),
+    Statement(
+        "T5 stays at “always ok” (below .6) even with twice the updates",
+        "notes, exercise 9 (6,000 updates)",
+        _stuck(LONG),
+    ),
     Statement(
         f"Some remedy teaches T5 the rating within {BUDGET:g} times its FLOPs",
         "ours, budget fixed beforehand",
@@ -311,49 +319,55 @@ STATEMENTS: tuple[Statement[Read], ...] = (
     ),
     Statement("Half of its texts continued from a prefix teach T5 to fill the gap", "ours", _learnt(HALF, way="gap")),
     Statement(
-        "Spans of 3 cost less than single tokens and are no worse",
-        "notes exercise 7; Raffel et al. 2020, table 7",
+        "Spans of 3 cost T5 less than single tokens, and its rating is no worse",
+        "notes, exercise 7; Raffel et al. 2020, table 7",
         _spans,
     ),
     Statement(
         "Two stacks learn the rating from spans better than one", "Raffel et al. 2020, table 2", _better(T5, ONE, OWN)
     ),
-    Statement("UL2's mixture is ahead of T5's spans", "notes 6; Tay et al. 2022", _better(UL2, T5, OWN)),
-    Statement("Other denoisers change more than another stack does", "notes 6; Tay et al. 2022", _denoiser),
+    Statement(
+        "UL2's mixture learns the rating better than T5's spans", "notes 6; Tay et al. 2022", _better(UL2, T5, OWN)
+    ),
+    Statement(
+        "UL2's denoisers change T5's rating more than one stack instead of two does",
+        "notes 6; Tay et al. 2022",
+        _denoiser,
+    ),
     Statement(
         "GPT-BERT rates right from both sides and from the left alone",
         "Charpentier and Samuel 2024",
         _both_ways(GPT_BERT),
     ),
     Statement(
-        "In one pass it fills gaps (.98), which a causal model does not (below .6)",
+        "In one pass GPT-BERT fills gaps (.98), which a causal model does not (below .6)",
         "Charpentier and Samuel 2024",
         _fills,
     ),
     Statement(
-        "Its states tell a probe more than those of a masked and of a causal model",
+        "GPT-BERT's states tell a probe more than those of a masked and of a causal model",
         "Charpentier and Samuel 2024",
         _hybrid,
     ),
     Statement("AntLM, last trained as a causal model, rates right by both ways", "Yu et al. 2024", _both_ways(ANTLM)),
     Statement(
-        "Attention to both sides helps filling: it comes sooner than one way",
+        "Attention to both sides helps filling: a masked model learns it sooner than one that looks one way",
         ARTETXE,
         _sooner(MASKED[15], MSK_UNI, FILL),
     ),
     Statement(
-        "It does not help what is continued: a prefix LM learns no sooner than a causal one",
+        "Attention to both sides does not help continuing: a prefix LM learns the rating no sooner than a causal LM",
         ARTETXE,
         _no_later(CAUSAL, PREFIX),
     ),
-    Statement("Masked and next tokens behind a prefix teach both ways", ARTETXE, _both_ways(HYB_PRE)),
+    Statement("Masked and next tokens behind a prefix teach the rating by both ways", ARTETXE, _both_ways(HYB_PRE)),
     Statement(
-        "Permutation, asked about one token in 6, learns no later than masks of 15 %",
+        "Permutation, asked about one token in 6, learns the rating no later than masks of 15 %",
         "Yang et al. 2019",
         _no_later(PERMUTATION, MASKED[15]),
     ),
     Statement(
-        "Diffusion, which hides half on average, learns no later than masks of 15 %",
+        "Diffusion, which hides half on average, learns the rating no later than masks of 15 %",
         "ours, after Wettig et al. 2022",
         _no_later(DIFFUSION, MASKED[15]),
     ),
@@ -366,6 +380,6 @@ STATEMENTS: tuple[Statement[Read], ...] = (
         _everywhere(_kin),
     ),
     Statement("No two objectives' gradients oppose each other", "ours", _everywhere(_least)),
-    Statement("They are less alike after the last update than before the first", "ours", _drift),
-    Statement("At the end a mean over 1,024 texts is noisier than after 500 updates", "ours", _noisier),
+    Statement("Gradients of two objectives are less alike after the last update than before the first", "ours", _drift),
+    Statement("At the end a mean gradient over 1,024 texts is noisier than after 500 updates", "ours", _noisier),
 )

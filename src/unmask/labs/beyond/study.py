@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from unmask.compare.results import Level, Measure, Results
-from unmask.data.worlds import World
+from unmask.data.worlds import Review, World
 from unmask.labs.base import Asked
 from unmask.labs.beyond.lab import LAB
 from unmask.labs.beyond.measure import (
@@ -61,43 +61,21 @@ def _contamination(world: World) -> str:
     )
 
 
+SIDES = (Level(label="either side", value=0.5),)
+
+
 def measures(world: World) -> list[Measure]:
-    reviews = world.reviews("valid")[:ASKED]
-    ok = sum(review.rating == "ok" for review in reviews) / len(reviews)
-    slot = f"the likeliest of {{}} at the open slot of {len(reviews)} held-out reviews, "
     probe = "a linear probe of mean states, fitted to {} labelled reviews: is the food good? Adjectives never labelled"
     written = f"of {WRITTEN} lines written behind “review” at temperature 1, by the model's own way"
     return [
-        Measure(
-            name=OWN,
-            label="Rating",
-            protocol=slot.format("3 ratings") + "asked as the model is asked by default",
-            better="higher",
-            levels=[Level(label="always ok", value=ok)],
-        ),
-        Measure(
-            name=BESIDE,
-            label="Rating beside other gaps",
-            protocol=slot.format("3 ratings")
-            + f"with {OTHERS} other tokens open, as in the training of span corruption",
-            better="higher",
-            levels=[Level(label="always ok", value=ok)],
-        ),
-        Measure(
-            name=FILL,
-            label="Fill in one pass",
-            protocol=slot.format("16 food adjectives") + "both sides shown where the model can see them: is it of the "
-            "right side?",
-            better="higher",
-            levels=[Level(label="either side", value=0.5)],
-        ),
+        *_at_slots(world.reviews("valid")[:ASKED]),
         Measure(
             name=SCORED,
             label="Fill by scoring",
             protocol=f"16 texts of each of {SCORED_REVIEWS} reviews, the likeliest of which counts: is its adjective "
             "of the right side?",
             better="higher",
-            levels=[Level(label="either side", value=0.5)],
+            levels=list(SIDES),
         ),
         *(
             Measure(
@@ -105,13 +83,44 @@ def measures(world: World) -> list[Measure]:
                 label=f"Probe with {k} labels",
                 protocol=probe.format(k),
                 better="higher",
-                levels=[Level(label="either side", value=0.5)],
+                levels=list(SIDES),
             )
             for k, name in PROBES.items()
         ),
         Measure(name=VALID, label="Well-formed lines", protocol=written, better="higher"),
         Measure(
             name=TRUE, label="True lines", protocol=f"{written}: well formed, with the right rating", better="higher"
+        ),
+    ]
+
+
+def _at_slots(reviews: Sequence[Review]) -> list[Measure]:
+    """What is asked at open slots of these held-out reviews."""
+    slot = f"the likeliest of {{}} at the open slot of {len(reviews)} held-out reviews, "
+    ok = Level(label="always ok", value=sum(review.rating == "ok" for review in reviews) / len(reviews))
+    return [
+        Measure(
+            name=OWN,
+            label="Rating",
+            protocol=slot.format("3 ratings") + "asked as the model is asked by default",
+            better="higher",
+            levels=[ok],
+        ),
+        Measure(
+            name=BESIDE,
+            label="Rating beside other gaps",
+            protocol=slot.format("3 ratings")
+            + f"with {OTHERS} other tokens open, as in the training of span corruption",
+            better="higher",
+            levels=[ok],
+        ),
+        Measure(
+            name=FILL,
+            label="Fill in one pass",
+            protocol=slot.format("16 food adjectives") + "both sides shown where the model can see them: is it of the "
+            "right side?",
+            better="higher",
+            levels=list(SIDES),
         ),
     ]
 

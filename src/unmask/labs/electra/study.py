@@ -10,9 +10,9 @@ from unmask.data.worlds import World
 from unmask.labs.base import Asked, claims
 from unmask.labs.electra.lab import LAB
 from unmask.labs.electra.measured import measure
-from unmask.labs.electra.names import ALARMS, AUC, BEST, FOUND, LABELS, PLACES, PROBES, REPLACED
+from unmask.labs.electra.names import ALARMS, AUC, BEST, DETECTED, FOUND, LABELS, PLACES, PROBES, REPLACED
 from unmask.labs.electra.statements import STATEMENTS
-from unmask.labs.electra.subjects import MAIN, RICH, remedies, richer
+from unmask.labs.electra.subjects import MAIN, RICH, remedies, richer, scope
 from unmask.labs.electra.tables import tables
 from unmask.labs.reviews.bench import Measured, by_seed, entry, trained
 from unmask.labs.reviews.setting import STEPS, Subject
@@ -32,6 +32,7 @@ def study(asked: Asked, steps: int = STEPS, world: World | None = None) -> Resul
 
 
 def record(subjects: Sequence[Subject], made: Mapping[str, Sequence[Measured]], steps: int) -> Results:
+    made = {s.name: [_answered(s, one) for one in made[s.name]] for s in subjects}
     found = by_seed(made)
     return Results(
         title=LAB.title,
@@ -62,6 +63,22 @@ def _entry(subject: Subject, made: Sequence[Measured]) -> Entry:
     return found.model_copy(update={"runs": runs, "cannot": cannot(subject)})
 
 
+def _answered(subject: Subject, made: Measured) -> Measured:
+    """A run without what its model gave no answer to: a detector of the selected words is not judged on all words."""
+    if scope(subject) == "all":
+        return made
+    points = [
+        point.model_copy(
+            update={
+                "values": {k: v for k, v in point.values.items() if k not in DETECTED},
+                "details": {k: v for k, v in point.details.items() if k not in ("detector", "best")},
+            }
+        )
+        for point in made.run.points
+    ]
+    return made.model_copy(update={"run": made.run.model_copy(update={"points": points})})
+
+
 def _place(subject: Subject, run: Run) -> str | None:
     return f"richer/{run.directory}" if subject.name in {s.name for s in RICH} else run.directory
 
@@ -75,35 +92,26 @@ def _kept(run: Run) -> list[Point]:
 
 def cannot(subject: Subject) -> dict[str, str]:
     """Measure → why a subject has none."""
-    noise, task = subject.asks["noise"], subject.settings.get("objective.task", "detection")
+    noise, of = subject.asks["noise"], scope(subject)
     out = {}
     if noise != "generator":
         out[REPLACED] = "nothing is selected for it by a generator"
     if noise == "none":
-        out |= {name: "nothing is replaced in its text" for name in (LABELS, AUC, BEST, FOUND, ALARMS)}
-    elif task in ("recovery", "all_tokens"):
-        out |= {name: "it is not asked what was replaced" for name in (AUC, BEST, FOUND, ALARMS)}
+        out |= {name: "nothing is replaced in its text" for name in (LABELS, *DETECTED)}
+    elif of != "all":
+        why = "it is not asked what was replaced" if of == "none" else "it is asked about the selected words alone"
+        out |= {name: why for name in DETECTED}
     return out
 
 
+CHANCE = (Level(label="by chance", value=0.5),)
+
+
 def measures() -> list[Measure]:
-    chance = [Level(label="by chance", value=0.5)]
-    read = "linear probe on states of held-out reviews up to “rating:”, test adjectives never labelled"
     noise = "two of the 16 words of a held-out review drawn anew"
     return [
-        Measure(
-            name=names[k],
-            label=f"Probe {of}, {k} labels",
-            protocol=f"{read}; {how}; {k} labels",
-            better="higher",
-            levels=chance,
-        )
-        for names, of, how in (
-            (PROBES, "of the mean", "the mean over the words"),
-            (PLACES, "at the adjective", "the state at the adjective"),
-        )
-        for k in names
-    ] + [
+        *_probes(PROBES, "of the mean", "the mean over the words"),
+        *_probes(PLACES, "at the adjective", "the state at the adjective"),
         Measure(name=REPLACED, label="Replaced", protocol=f"share of other words where {noise}", better="lower"),
         Measure(
             name=LABELS,
@@ -111,19 +119,36 @@ def measures() -> list[Measure]:
             protocol="share of all words of held-out reviews whose replacement makes the review untrue",
             better="higher",
         ),
+        *_detected(),
+    ]
+
+
+def _probes(names: Mapping[int, str], of: str, how: str) -> list[Measure]:
+    """names: number of labels → measure; how: what of a review's states is read."""
+    read = "linear probe on states of held-out reviews up to “rating:”, test adjectives never labelled"
+    return [
         Measure(
-            name=AUC,
-            label="AUC of the detector",
-            protocol="a replaced word scored above one that is not, over all words of held-out reviews",
+            name=name,
+            label=f"Probe {of}, {labels} labels",
+            protocol=f"{read}; {how}; {labels} labels",
             better="higher",
-            levels=chance,
-        ),
+            levels=list(CHANCE),
+        )
+        for labels, name in names.items()
+    ]
+
+
+def _detected() -> list[Measure]:
+    """Those of `DETECTED`."""
+    ranked = "a replaced word scored above one that is not, over all words of held-out reviews"
+    return [
+        Measure(name=AUC, label="AUC of the detector", protocol=ranked, better="higher", levels=list(CHANCE)),
         Measure(
             name=BEST,
             label="AUC of the best detector",
-            protocol="the same, scored by the exact chance that each word was replaced",
+            protocol=f"{ranked}, by the exact chance that each word was replaced",
             better="higher",
-            levels=chance,
+            levels=list(CHANCE),
         ),
         Measure(
             name=FOUND,

@@ -59,6 +59,14 @@ RICHER_BERT = Subject("richer-bert", "BERT on richer reviews", BERT.settings, as
 OPPOSED = tuple(f"opposed-{100 * rate:.0f}" for rate in RATES)
 
 
+def scope(subject: Subject) -> Literal["none", "selected", "all"]:
+    """About which words a subject is trained to say whether they were replaced."""
+    task = subject.settings.get("objective.task", "detection")
+    if subject.asks["noise"] == "none" or task in ("recovery", "all_tokens"):
+        return "none"
+    return "selected" if task == "masked_detection" else "all"
+
+
 def opposites(world: World) -> tuple[Subject, ...]:
     """The designed replacements: adjectives become their opposites, food and people apart."""
     ids = world.tokenizer("word").encode

@@ -8,7 +8,7 @@ from unmask.compare.results import Table
 from unmask.labs.electra.kinds import KINDS
 from unmask.labs.electra.names import ALARMS, AUC, BEST, LABELS, PLACES, PROBES, REPLACED
 from unmask.labs.electra.statements import Found, caught, details, replaced_share, shares, value
-from unmask.labs.electra.subjects import ELECTRA, MAIN
+from unmask.labs.electra.subjects import ELECTRA, MAIN, scope
 from unmask.labs.reviews.cells import Cell, spread
 from unmask.labs.reviews.setting import Subject
 
@@ -131,6 +131,9 @@ def _replaced(subjects: Sequence[Subject], found: Sequence[Found]) -> Table:
 
 def _detected(subjects: Sequence[Subject], found: Sequence[Found]) -> Table:
     def row(s: Subject) -> list[Cell]:
+        if scope(s) == "selected":
+            return [s.label, *[None] * (len(columns) - 1)]
+
         def over(read: Callable[[Found], float]) -> Cell:
             return spread([read(one) for one in found])
 
@@ -147,17 +150,19 @@ def _detected(subjects: Sequence[Subject], found: Sequence[Found]) -> Table:
             over(lambda f: value(f, s.name, ALARMS)),
         ]
 
-    asked = [s for s in _noisy(subjects) if details(found[0], s.name).get("best")]
+    columns = [
+        *("subject", "AUC", "best", "bits a word", "best"),
+        *(title for name in KINDS for title in (f"{name} found", "best")),
+        "false alarms",
+    ]
+    known = [s for s in subjects if scope(s) == "selected" or details(found[0], s.name).get("best")]
     return Table(
         title="Detected at the end, and what could be",
-        columns=[
-            *("subject", "AUC", "best", "bits a word", "best"),
-            *(title for name in KINDS for title in (f"{name} found", "best")),
-            "false alarms",
-        ],
-        rows=[row(s) for s in asked],
+        columns=columns,
+        rows=[row(s) for s in known],
         note="Best: the exact chance of each word to have been replaced, for one who knows world and generator. Found: "
-        "taken to be replaced with a chance above one half. False alarms: the same, of words that were not.",
+        "taken to be replaced with a chance above one half. False alarms: the same, of words that were not. A detector "
+        "that is trained on the selected words alone has no answer about all words.",
     )
 
 

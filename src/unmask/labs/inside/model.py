@@ -81,14 +81,6 @@ def place(out: Path, reading: Reading, seed: int) -> Path:
     return out / "runs" / f"{reading}-{seed}"
 
 
-def settings(recipe: Recipe) -> dict[str, Any]:
-    """A recipe for the record, which names the world instead of files of this machine."""
-    values = recipe.model_dump(mode="json")
-    values["corpus"] = values["valid"] = {"world": "all kinds", "document": recipe.corpus.document}
-    values["tokenizer"] = {"world": "char"}
-    return values
-
-
 @dataclass(frozen=True)
 class Piece:
     """A window of held-out text: what the model reads, what it must say next, and of which kind the line is."""

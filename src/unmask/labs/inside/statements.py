@@ -212,23 +212,29 @@ def _opened(found: Both) -> Verdict:
 STATEMENTS: tuple[Statement[Both], ...] = (
     Statement("The model has 109,056 parameters, and the formula says the same", "notes 3.9", _count),
     Statement(
-        "The same formula says 124.4 million for GPT-2 small and 174.6 billion for GPT-3",
+        "The formula of the parameters says 124.4 million for GPT-2 small and 174.6 billion for GPT-3",
         "notes 3.9, exercise 3",
         _large,
     ),
     Statement(
-        "In a layer attention holds 33 % and feed-forward 66 %; both tables hold 8.2 % here and 0.37 % in GPT-3",
+        "In a layer attention holds 33 % and feed-forward 66 %; tables hold 8.2 % of this model and 0.37 % of GPT-3",
         "notes 3.7 and 3.9",
         _shares,
     ),
     Statement("A tied output table saves 2,816 parameters", "notes 3.8", _tied),
     Statement("A forward pass by hand gives the model's logits to 1e-5", "notes 3 (8.9e-6)", _by_hand),
     Statement(
-        "At the notes' prompt it does so in single precision, as the model runs", "notes 3 (8.9e-6)", _by_hand_prompt
+        "At the notes' prompt a forward pass by hand in single precision, as the model runs, gives its logits to 1e-5",
+        "notes 3 (8.9e-6)",
+        _by_hand_prompt,
     ),
-    Statement("No weight falls on the future, to the last bit", "notes 3.4 (0.0)", _future),
+    Statement("No weight of attention falls on the future, to the last bit", "notes 3.4 (0.0)", _future),
     Statement("Scores of random vectors spread by √D, and by 1 once divided by it", "notes 3.3", _spread),
-    Statement("Without scaling more rows saturate the larger D is; with it none does", "notes 3.3", _saturated),
+    Statement(
+        "Without scaling by 1/√D more rows of attention saturate the larger D is; with it none does",
+        "notes 3.3",
+        _saturated,
+    ),
     Statement("At D = 128 without scaling the softmax is nearly one-hot", "notes 3.3", _one_hot),
     Statement("At D = 128 less gradient passes the softmax without scaling than with it", "notes 3.3", _gradient),
     Statement(
@@ -237,7 +243,7 @@ STATEMENTS: tuple[Statement[Both], ...] = (
         _learnt,
     ),
     Statement(
-        "Heads look less evenly than they could, in layer 1 less than in layer 0",
+        "Heads of attention look less evenly than they could, in layer 1 less than in layer 0",
         "notes 3.3 (2.42, 1.92 of 3.58 nats)",
         _entropies,
     ),
@@ -251,11 +257,21 @@ STATEMENTS: tuple[Statement[Both], ...] = (
         "notes 3.6 (1.3, 1.5, 1.4, 1.5, 4.8)",
         _strokes,
     ),
-    Statement("Without positions nearly nothing is left: above 4.5 bits, no fact", "notes 3.1 (5.022, 0)", _positions),
-    Statement("No part can be missed: without any at most .1 of the facts is right", "notes 3.10", _needed),
-    Statement("Without attention 0 or feed-forward 0 it is worse than knowing nothing", "notes 3.10", _first_layer),
     Statement(
-        "Attention 1 costs fewest bits (below 2), but nearly all facts", "notes 3.10 (1.348 bits, .05)", _carrier
+        "Without positions the model knows nearly nothing: above 4.5 bits a character, no fact",
+        "notes 3.1 (5.022, 0)",
+        _positions,
+    ),
+    Statement(
+        "The model can miss no part: without any of them at most .1 of the facts is right", "notes 3.10", _needed
+    ),
+    Statement(
+        "Without attention 0 or feed-forward 0 the model is worse than knowing nothing", "notes 3.10", _first_layer
+    ),
+    Statement(
+        "Of all parts the model misses attention 1 least in bits (below 2 a character), but it loses nearly all facts",
+        "notes 3.10 (1.348 bits, .05)",
+        _carrier,
     ),
     Statement("With its mask opened the model is worse than knowing nothing", "notes 3.10 (7.528 bits)", _opened),
 )

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-
-import torch
 
 from unmask.compare.results import Entry, Level, Measure, Point, Results, Run, Sample, counted
 from unmask.data.worlds import World
 from unmask.directory import stored_recipe
 from unmask.labs.base import Asked, claims
-from unmask.labs.inside import ablation, count, temperature
+from unmask.labs.inside import ablation, temperature
 from unmask.labs.inside.lab import LAB
-from unmask.labs.inside.model import FIRST, READINGS, Reading, pieces, place, settings, train
+from unmask.labs.inside.model import FIRST, READINGS, Reading, pieces, place, train
 from unmask.labs.inside.opened import Opened, open_up
 from unmask.labs.inside.statements import STATEMENTS, UNIFORM, Both
 from unmask.labs.inside.tables import NAMES, tables
+from unmask.labs.processes import side_by_side
+from unmask.labs.recorded import recorded
 from unmask.lm import LM
 from unmask.loading import load
-from unmask.process import cores
 from unmask.train import checkpoint
 
 BITS, FACTS, QUESTIONS = "bits", "facts", "questions"
@@ -68,22 +65,14 @@ def _point(lm: LM, world: World, reading: Reading, where: Path, step: int) -> Po
     return Point(**counted(state), values=values)
 
 
-def _call(work: Work) -> Trained:
-    return work()
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def study(asked: Asked, steps: int | None = None, world: World | None = None) -> Results:
     """Both readings under every seed; steps, world: other ones than the laboratory's, for a trial."""
     todo = [Work(asked.out, r, seed, asked.resume, steps, world or World()) for seed in asked.seeds for r in READINGS]
-    jobs = min(len(todo), cores())
-    asked.say(f"training and opening {len(todo)} models of {count.total(count.INSIDE):,} parameters, {jobs} at a time")
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _one_thread) as pool:
-        done = list(pool.map(_call, todo))
-    return record(asked.out, todo, done)
+
+    def told(k: int, one: Trained) -> str:
+        return f"{todo[k].reading}-{todo[k].seed}: {one.points[-1].values[BITS]:.3f} bits a character"
+
+    return record(asked.out, todo, side_by_side(todo, asked.say, told))
 
 
 def record(out: Path, todo: list[Work], done: list[Trained]) -> Results:
@@ -111,7 +100,7 @@ def _entry(out: Path, reading: Reading, made: list[tuple[Work, Trained]]) -> Ent
     last = made[0][1].points[-1]
     return Entry(
         name=NAMES[reading],
-        settings=settings(recipe),
+        settings=recorded(recipe, "char", world="all kinds", document=recipe.corpus.document),
         parameters=made[0][1].opened.parameters,
         flops_per_token=last.flops / last.tokens,
         target_density=last.target_tokens / last.tokens,

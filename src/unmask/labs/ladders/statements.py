@@ -61,66 +61,72 @@ def _ahead_of_all(name: str, others: tuple[str, ...], worse: bool = False) -> Ju
 
 STATEMENTS: tuple[Statement[Papers], ...] = (
     Statement(
-        "Denoising (BERT-style) is ahead of a prefix LM",
+        "In T5, denoising (BERT-style) is ahead of a prefix LM",
         "T5 table 4 (82.96, 80.69)",
         _better("bert-style", "prefix-lm"),
     ),
     Statement(
-        "Writing the spans alone cannot be told apart from writing the whole text",
+        "In T5, writing the spans alone cannot be told apart from writing the whole text",
         "T5 table 5 (83.28, 82.96)",
         _unseen("iid-15", "bert-style"),
     ),
-    Statement("15 and 25 % of noise cannot be told apart", "T5 table 6 (83.28, 83.00)", _unseen("iid-15", "iid-25")),
-    Statement("15 % is ahead of 50 %", "T5 table 6 (83.28, 81.27)", _better("iid-15", "iid-50")),
     Statement(
-        "Spans of 3 cannot be told apart from single tokens", "T5 table 7 (83.49, 83.28)", _unseen("iid-15", "span-3")
+        "In T5, 15 and 25 % of noise cannot be told apart", "T5 table 6 (83.28, 83.00)", _unseen("iid-15", "iid-25")
     ),
-    Statement("Spans of 3 are ahead of spans of 10", "T5 table 7 (83.49, 82.85)", _better("span-3", "span-10")),
+    Statement("In T5, 15 % of noise are ahead of 50 %", "T5 table 6 (83.28, 81.27)", _better("iid-15", "iid-50")),
     Statement(
-        "Two stacks that share their weights cannot be told apart from two of their own",
+        "In T5, spans of 3 cannot be told apart from single tokens",
+        "T5 table 7 (83.49, 83.28)",
+        _unseen("iid-15", "span-3"),
+    ),
+    Statement("In T5, spans of 3 are ahead of spans of 10", "T5 table 7 (83.49, 82.85)", _better("span-3", "span-10")),
+    Statement(
+        "In T5, two stacks that share their weights cannot be told apart from two of their own",
         "T5 table 2 (82.81, 83.28)",
         _unseen("iid-15", "shared"),
     ),
     Statement(
-        "Two stacks are ahead of one that reads the source both ways",
+        "In T5, two stacks are ahead of one that reads the source both ways",
         "T5 table 2 (83.28, 81.82)",
         _better("iid-15", "one-stack"),
     ),
     Statement(
-        "Infilling is ahead of token masking", "BART table 1 (ELI5 24.26, 25.05)", _better("infilling", "masking")
+        "In BART, infilling is ahead of token masking",
+        "BART table 1 (ELI5 24.26, 25.05)",
+        _better("infilling", "masking"),
     ),
     Statement(
-        "Sentence permutation beside another noise changes nothing that can be told",
+        "In BART, sentence permutation beside token masking changes nothing that can be told",
         "BART table 1 (24.26 and 24.17, beside infilling)",
         _unseen("masking", "masking+permutation"),
     ),
     Statement(
-        "Rotation beside masking does harm",
+        "In BART, rotation beside token masking does harm",
         "ours, after BART table 1 (53.69 alone)",
         _better("masking", "masking+rotation"),
     ),
     Statement(
-        "Static and dynamic masks cannot be told apart",
+        "In RoBERTa, static and dynamic masks cannot be told apart",
         "RoBERTa table 1 (SQuAD 78.3, 78.7; MNLI 84.3, 84.0)",
         _unseen("little-static", "little-dynamic"),
     ),
     Statement(
-        "Single sentences in pairs are behind all other inputs",
+        "In RoBERTa, single sentences in pairs are behind all other inputs",
         "RoBERTa table 2 (MNLI 82.9; 84.0, 84.7)",
         _ahead_of_all("sentence-pair+nsp", ("segment-pair+nsp", "full-sentences"), worse=True),
     ),
     Statement(
-        "Full sentences without NSP are no worse than segment pairs with it",
+        "In RoBERTa, full sentences without NSP are no worse than segment pairs with it",
         "RoBERTa table 2 (84.7, 84.0); notes 4.3",
         _no_better("segment-pair+nsp", "full-sentences"),
     ),
     Statement(
-        "A larger batch is ahead at equal tokens, its rate adapted",
+        "In RoBERTa, a larger batch is ahead at equal tokens, its rate adapted",
         "RoBERTa table 3 (perplexity 3.68, 3.99)",
         _better("batch-x4", "full-sentences"),
     ),
     Statement(
-        "More text is ahead of less at equal compute",
+        "In RoBERTa, more text is ahead of less at equal compute",
         "RoBERTa table 4; notes 4.3",
         _better("full-sentences", "little-dynamic"),
     ),

@@ -172,48 +172,56 @@ def _crest(found: Found) -> Verdict:
 STATEMENTS: tuple[Statement[Found], ...] = (
     Statement(
         "Of six tokens BERT sees 36 pairs, GPT 21, a prefix LM of four 27; a prefix of one is GPT, a whole one BERT",
-        "section 4.1",
+        "notes 4.1",
         _grids,
     ),
     Statement(
-        "Source of 5, target of 3: 25 + 6 + 15 visible pairs in two stacks, 51 as a prefix LM", "exercise 4", _pairs
+        "A source of 5 and a target of 3 have 25 + 6 + 15 visible pairs in two stacks, and 51 as a prefix LM",
+        "notes, exercise 4",
+        _pairs,
     ),
     Statement(
-        "A prefix LM's answers see all of the source and what is left of them, as two stacks do", "section 4.1", _flow
+        "A prefix LM's answers see all of the source and what is left of them, as two stacks do", "notes 4.1", _flow
     ),
     Statement(
-        "T5's paper: <X> for inviting <Y> last <Z> is asked of Thank you <X> me to your party <Y> week .",
-        "section 4.4",
+        "In T5's paper <X> for inviting <Y> last <Z> is asked of Thank you <X> me to your party <Y> week .",
+        "notes 4.4",
         _paper,
     ),
     Statement(
         "BERT's input is 12 % [MASK], 1.5 % random, 1.5 % kept; 3.4 % of what is not [MASK] is asked for",
-        "exercise 6",
+        "notes, exercise 6",
         _shares,
     ),
-    Statement("What is counted is what the settings say by formula, to 4 standard deviations", "", _exact),
-    Statement("Under GPT every position is a question: 1,000 of 1,000", "sections 4.2, 4.6", _every),
-    Statement("A prefix LM asks at about 533 of 1,000", "section 4.6", _half),
-    Statement("BERT asks at about 137 of 1,000; GPT has more than 7 times its signal", "section 4.6", _seven),
-    Statement("More than half of T5's i.i.d. targets are sentinels", "section 4.6", _sentinels),
+    Statement("Targets and sentinels are as many as the settings say by formula, to 4 standard deviations", "", _exact),
+    Statement("Under GPT every position is a question: 1,000 of 1,000", "notes 4.2, 4.6", _every),
+    Statement("A prefix LM asks at about 533 of 1,000 positions", "notes 4.6", _half),
+    Statement("BERT asks at about 137 of 1,000 positions, and GPT at more than 7 times as many", "notes 4.6", _seven),
+    Statement("More than half of T5's i.i.d. targets are sentinels", "notes 4.6", _sentinels),
     Statement(
-        "T5's i.i.d. targets hold about a hundred real words per 1,000, fewer than half of them",
-        "section 4.6",
+        "T5's i.i.d. targets hold about a hundred real words per 1,000 positions, fewer than half of the targets",
+        "notes 4.6",
         _hundred,
     ),
     Statement(
-        "Spans of 3 leave the words about as many, and fewer sentinels, but more than a third; targets are shorter",
-        "exercise 7",
+        "Spans of 3 leave T5 about as many words as i.i.d. noise, fewer sentinels (over a third), and shorter targets",
+        "notes, exercise 7",
         _longer,
     ),
     Statement(
         "Of masked characters, each hidden by itself at 15 %, 93 % (± 2) are decided by the rest of their own word",
-        "section 1.5",
+        "notes 1.5",
         _spelling,
     ),
-    Statement("Masks that are drawn decide as many characters as is expected, to 2 points", "", _counted_spelling),
     Statement(
-        "The likeliest letter of each place, each right, spells crest, which is no word", "sections 1.5, 4.3", _crest
+        "Of characters that masks are drawn for, as many are decided by their own word as is expected, to 2 points",
+        "",
+        _counted_spelling,
+    ),
+    Statement(
+        "The likeliest letters of a hidden adjective, each right at its place, spell crest, which is no word",
+        "notes 1.5, 4.3",
+        _crest,
     ),
 )
 

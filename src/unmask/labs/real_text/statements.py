@@ -99,14 +99,16 @@ STATEMENTS: tuple[Statement[Group], ...] = (
         "notes 5.2",
         _better("masked", "t5", PAIRS, WORDS),
     ),
-    Statement("T5 is the last of the five", "notes 5.2 and 5.3", _worse_than_all("t5", PAIRS, WORDS)),
+    Statement(
+        "T5 is behind each of the four other objectives", "notes 5.2 and 5.3", _worse_than_all("t5", PAIRS, WORDS)
+    ),
     Statement(
         "Without fine-tuning the causal LM is ahead of the encoder-decoder",
         "notes 7 (44.2 and 39.9; theirs learns a prefix LM, ours spans)",
         _better("causal", "t5", PAIRS, WORDS),
     ),
     Statement(
-        "Causal and prefix LM cannot be told apart by minimal pairs and words: .7 of a point lies between them at 5B",
+        "Causal and prefix LM cannot be told apart by minimal pairs and words (at 5B .7 of a point lies between them)",
         "notes 7 (44.2 and 43.5)",
         lambda group: group.unseen("causal", "prefix", only=(PAIRS, WORDS)),
     ),
@@ -121,7 +123,7 @@ STATEMENTS: tuple[Statement[Group], ...] = (
         lambda group: group.no_better("masked", "causal", (WORDS,)),
     ),
     Statement(
-        "From the first third to the end BERT gains more than the causal LM: masked models learn later",
+        "From a third of the budget to its end BERT gains more than the causal LM: masked models learn later",
         "2507.00994 (CLM is data-efficient, MLM better in the end)",
         _better("masked", "causal", PAIRS, WORDS, since=FIRST),
     ),

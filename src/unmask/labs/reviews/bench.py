@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 
 from unmask.compare.measures import able
@@ -23,10 +20,10 @@ from unmask.compare.results import Entry, Point, Run, Sample, counted
 from unmask.config import Strict
 from unmask.data.worlds import World
 from unmask.labs.base import Asked
+from unmask.labs.processes import side_by_side
 from unmask.labs.reviews.setting import Subject, recipe, settings
 from unmask.lm import LM
 from unmask.loading import load
-from unmask.process import cores
 from unmask.run import pretrain
 from unmask.train import checkpoint
 from unmask.train.checkpoint import write_json
@@ -127,14 +124,6 @@ def _point(place: Path, step: int, found: Found) -> Point:
     return Point(**counted(state), values=dict(found.values), details=dict(found.details))
 
 
-def _call(work: Work) -> Measured:
-    return work()
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def trained(
     asked: Asked, subjects: Sequence[Subject], measure: MeasureModel, world: World
 ) -> dict[str, list[Measured]]:
@@ -142,15 +131,13 @@ def trained(
     todo = [Work(asked.out, s, seed, measure, world, asked.resume) for seed in asked.seeds for s in subjects]
     for work in todo:
         recipe(world, work.subject, work.seed, asked.out / "text")  # writes the texts once, and refuses before hours
-    jobs = min(len(todo), cores())
-    asked.say(f"{len(todo)} models, {jobs} at a time")
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _one_thread) as pool:
-        futures: dict[Future[Measured], Work] = {pool.submit(_call, work): work for work in todo}
-        for number, future in enumerate(as_completed(futures)):
-            last = future.result().run.points[-1]
-            told = ", ".join(f"{k} {v:.3f}" for k, v in last.values.items() if v is not None)
-            asked.say(f"{number + 1} of {len(todo)}: {futures[future].name}: {told}")
-        done = {(w.subject.name, w.seed): f.result() for f, w in futures.items()}
+
+    def told(k: int, found: Measured) -> str:
+        values = found.run.points[-1].values
+        return f"{todo[k].name}: " + ", ".join(f"{name} {v:.3f}" for name, v in values.items() if v is not None)
+
+    found = side_by_side(todo, asked.say, told)
+    done = {(work.subject.name, work.seed): one for work, one in zip(todo, found, strict=True)}
     return {s.name: [done[s.name, seed] for seed in asked.seeds] for s in subjects}
 
 

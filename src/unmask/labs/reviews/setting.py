@@ -12,6 +12,7 @@ from typing import Any, Literal
 from unmask.data.worlds import SPLITS, Split, World
 from unmask.data.worlds.grammar import TOKEN
 from unmask.data.worlds.vocabulary import SENTINELS
+from unmask.labs.recorded import recorded
 from unmask.recipe import Recipe, load_recipe
 
 STEPS = 2500
@@ -98,9 +99,5 @@ def recipe(world: World, subject: Subject, seed: int, folder: Path) -> Recipe:
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:
-    """A recipe for the record, which names the world instead of files of this machine."""
-    values = recipe.model_dump(mode="json")
-    begin = Path(recipe.corpus.path).stem.rpartition("-")[2]
-    values["corpus"] = values["valid"] = {"world": "reviews", "windows": begin}
-    values["tokenizer"] = {"world": "word"}
-    return values
+    """A recipe for the record; where its windows begin stands in the name of its text (`written`)."""
+    return recorded(recipe, "word", world="reviews", windows=Path(recipe.corpus.path).stem.rpartition("-")[2])

@@ -138,39 +138,37 @@ def _table(_: Found) -> Verdict:
 
 
 STATEMENTS: tuple[Statement[Found], ...] = (
-    Statement("On the car, the cat, the rat BPE makes th, the, ca; the ox is cut the|␣|o|x", "section 1.2", _rat),
-    Statement("On low ×3, lower, newest ×2 BPE makes lo, low, ne; lowest is low|e|s|t", "exercise 1", _lowest),
+    Statement("On the car, the cat, the rat BPE makes th, the, ca; the ox is cut the|␣|o|x", "notes 1.2", _rat),
+    Statement("On low ×3, lower, newest ×2 BPE makes lo, low, ne; lowest is low|e|s|t", "notes, exercise 1", _lowest),
     Statement(
         "ababc as ab|ab|c, with the frequencies of that cut, has a likelihood of 4/27 (the notes' source says 4/9)",
-        "section 1.3, exercise 2",
+        "notes 1.3, exercise 2",
         _likelihood,
     ),
     Statement(
         "With a, b, c, ab at 1/8, 1/8, 1/4, 1/2, ababc has four segmentations: 1/16, then twice 1/512",
-        "section 1.3",
+        "notes 1.3",
         _four_ways,
     ),
-    Statement("Unigram prefers fewer, longer tokens: abc as ab|c has 1/8, as a|b|c 1/256", "exercise 2", _fewer),
-    Statement("All that is unknown under white space is whole sums; words and marks know all", "section 1.1", _sums),
-    Statement("The more merges, the larger the vocabulary and the shorter the text", "section 1.2", _curve),
-    Statement("It takes more merges than there are chunks until each is one token", "section 1.2", _whole),
-    Statement("Characters are about 3.1 times as many tokens as BPE's", "section 1.4", _three_times),
-    Statement("Characters make attention about 9.9 times as costly as BPE does", "section 1.4", _ten_times),
-    Statement("96 positions hold about 2.6 lines as characters, and about 8 under BPE", "section 1.4", _context),
+    Statement("Unigram prefers fewer, longer tokens: abc as ab|c has 1/8, as a|b|c 1/256", "notes, exercise 2", _fewer),
+    Statement("All that is unknown under white space is whole sums; words and marks know all", "notes 1.1", _sums),
+    Statement("The more merges, the larger the vocabulary and the shorter the text", "notes 1.2", _curve),
+    Statement("More merges than there are chunks are made until each chunk is one token", "notes 1.2", _whole),
+    Statement("Characters are about 3.1 times as many tokens as BPE's", "notes 1.4", _three_times),
+    Statement("Characters make attention about 9.9 times as costly as BPE does", "notes 1.4", _ten_times),
+    Statement("96 positions hold about 2.6 lines as characters, and about 8 under BPE", "notes 1.4", _context),
     Statement(
-        "At 300 merges some of the numbers 10–198 are one token, some two, some three", "section 1.2", _inconsistent
+        "At 300 merges some of the numbers 10–198 are one token, some two, some three", "notes 1.2", _inconsistent
     ),
-    Statement(
-        "With all merges made, just 195, 196 and 198, which no text holds, are cut in two", "section 1.2", _unseen
-    ),
-    Statement("A letter left out changes every token: lives and livs share none", "section 1.2", _livs),
-    Statement("BPE and unigram cut most chunks alike, and livs differently", "section 1.3", _alike),
+    Statement("With all merges made, just 195, 196 and 198, which no text holds, are cut in two", "notes 1.2", _unseen),
+    Statement("A letter left out changes every token: lives and livs share none", "notes 1.2", _livs),
+    Statement("BPE and unigram cut most chunks alike, and livs differently", "notes 1.3", _alike),
     Statement(
         "The second best segmentation of ␣zukun has a share worth sampling, above a tenth (the notes: .66 and .33)",
-        "section 1.3",
+        "notes 1.3",
         _two_ways,
     ),
-    Statement("GPT-3's table of 50,257 tokens is about 0.35 % of its parameters", "section 1.4", _table),
+    Statement("GPT-3's table of 50,257 tokens is about 0.35 % of its parameters", "notes 1.4", _table),
 )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.labs.committed import FOLDER, committed
 
 from unmask.batch import Head, Rows
 from unmask.compare.report import page
@@ -20,6 +21,7 @@ from unmask.labs.base import Statement
 from unmask.labs.electra import corrupted, floor, study
 from unmask.labs.electra.designed import STOPPED, Apart, Opposed
 from unmask.labs.electra.kinds import auc, kind
+from unmask.labs.electra.lab import LAB
 from unmask.labs.electra.measured import PERSON, measure
 from unmask.labs.electra.names import DETECTED, PLACES, PROBES
 from unmask.labs.electra.picture import FINDERS, READ, picture
@@ -387,3 +389,13 @@ def test_the_laboratory_is_listed_without_torch() -> None:
 
 def test_names_are_the_probes() -> None:
     assert tuple(PROBES) == tuple(PLACES) == probes.LABELS
+
+
+# ---------------------------------------------------------------- what is committed
+
+
+def test_the_committed_results_are_of_these_statements() -> None:
+    found = committed("electra")
+    assert found.title == LAB.title and (FOLDER / "electra.json").stat().st_size < 350_000
+    assert [(c.statement, c.source) for c in found.claims] == [(s.text, s.source) for s in STATEMENTS]
+    assert (FOLDER.parent / "electra.svg").read_text(encoding="utf-8") == picture(found)

@@ -127,7 +127,10 @@ def _point(place: Path, step: int, found: Found) -> Point:
 def trained(
     asked: Asked, subjects: Sequence[Subject], measure: MeasureModel, world: World
 ) -> dict[str, list[Measured]]:
-    """Every subject under every seed; by subject, in the order of the seeds."""
+    """Every subject under every seed; by subject, in the order of the seeds.
+
+    Seconds are to a tenth, other numbers to `DIGITS`: claims are judged by what the record says.
+    """
     todo = [Work(asked.out, s, seed, measure, world, asked.resume) for seed in asked.seeds for s in subjects]
     for work in todo:
         recipe(world, work.subject, work.seed, asked.out / "text")  # writes the texts once, and refuses before hours
@@ -137,7 +140,7 @@ def trained(
         return f"{todo[k].name}: " + ", ".join(f"{name} {v:.3f}" for name, v in values.items() if v is not None)
 
     found = side_by_side(todo, asked.say, told)
-    done = {(work.subject.name, work.seed): one for work, one in zip(todo, found, strict=True)}
+    done = {(work.subject.name, work.seed): _brief(one) for work, one in zip(todo, found, strict=True)}
     return {s.name: [done[s.name, seed] for seed in asked.seeds] for s in subjects}
 
 
@@ -147,7 +150,7 @@ def by_seed(made: Mapping[str, Sequence[Measured]]) -> list[dict[str, Measured]]
 
 
 def entry(subject: Subject, made: Sequence[Measured]) -> Entry:
-    """A subject for the record, which holds seconds to a tenth and other numbers to `DIGITS`."""
+    """A subject for the record."""
     last = made[0].run.points[-1]
     return Entry(
         name=subject.label,
@@ -156,16 +159,16 @@ def entry(subject: Subject, made: Sequence[Measured]) -> Entry:
         flops_per_token=last.flops / last.tokens,
         target_density=last.target_tokens / last.tokens,
         can=made[0].can,
-        runs=[_brief(one.run) for one in made],
+        runs=[one.run for one in made],
     )
 
 
-def _brief(run: Run) -> Run:
+def _brief(made: Measured) -> Measured:
     points = []
-    for point in run.points:
+    for point in made.run.points:
         found = {"values": _rounded(point.values), "details": _rounded(point.details)}
         points.append(point.model_copy(update={"seconds": round(point.seconds, 1), **found}))
-    return run.model_copy(update={"points": points})
+    return made.model_copy(update={"run": made.run.model_copy(update={"points": points})})
 
 
 def _rounded(value: Any) -> Any:

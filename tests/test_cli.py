@@ -62,6 +62,9 @@ BAD = {
     "no place": (["corpus=good.jsonl"], "out=DIR"),
     "precision": (["corpus=good.jsonl", "out=a", "precision=fp8"], "precision"),
     "resume": (["corpus=good.jsonl", "out=a", "resume=must"], "no run to resume"),
+    "logger": (["corpus=good.jsonl", "out=a", "log=tensorbord"], "did you mean 'tensorboard'"),
+    "peak": (["corpus=good.jsonl", "out=a", "peak_flops=fast"], "peak_flops=fast is no peak"),
+    "ranks": (["corpus=good.jsonl", "out=a", "--ranks", "2"], "goes with --plan"),
     "device": (["corpus=good.jsonl", "out=a", "device=tpu9"], "device=tpu9"),
     "sentinels": (["corpus=good.jsonl", "out=a", "budget.steps=-3"], "budget.steps"),
 }

@@ -5,6 +5,7 @@ tokenizer.json      its tokenizer
 text.json           where its tokenized text was kept
 environment.json    what it was made with
 init/, init.json    with `init`: the weights it started from, and what of them was used
+logs.json           with `log=`: which loggers get its metrics, and the name it has there
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ OWN = (
     "result.json",
     "init",
     "init.json",
+    "logs.json",
 )
 """Files of a run beside recipe.yaml and checkpoints/."""
 
@@ -97,7 +99,7 @@ def same(asked: Recipe, stored: Recipe, out: Path) -> None:
     family = FAMILIES.get(stored.model.family)
     if family is not None and family.offset_from_pad:  # then it is the tokenizer's, whatever the recipe says
         decided["model.position_offset"] = asked.model.position_offset
-    for key in sorted(a.keys() | b.keys()):
+    for key in sorted((a.keys() | b.keys()) - {"parallel"}):
         if a.get(key) != b.get(key) and a.get(key) != decided.get(key, a):
             raise UserError(
                 f"{out} was started with {key}={b.get(key)}, not {a.get(key)}: "

@@ -11,6 +11,10 @@ class UserError(Exception):
     """Bad input. The command line prints the message and exits with code 2."""
 
 
+class RankError(UserError):
+    """Of several processes that train one run, what this one alone ran into: it says so itself, not rank 0."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known name, or "" where none is close: it ends a sentence."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

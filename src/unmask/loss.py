@@ -178,6 +178,11 @@ def _chunk(v: int) -> int:
     return max(32, min(1024, (1 << 22) // v))
 
 
+def logits_bytes(v: int) -> int:
+    """Bytes of the largest logits, in fp32, that exist at once over a vocabulary of v."""
+    return 4 * v * _chunk(v)
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -29,3 +29,8 @@ def peak_memory() -> int:
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def rank() -> int:
+    """Which of the processes this is that torchrun started together; 0 is the one that speaks, and one alone."""
+    return int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0

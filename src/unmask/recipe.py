@@ -76,6 +76,10 @@ class Recipe(TextConfig):
     """bf16 = autocast; weights and optimizer stay fp32. auto follows the processor."""
     compile: bool = False
     device: str = "auto"
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """How the processes that torchrun starts hold the model. ddp: each a copy of it. fsdp: each a shard of every
+    parameter, gradient and optimizer state, for models too large for one device. auto = ddp. It changes no number of
+    the run (to rounding) and is no part of it: a run continues under another one, on any number of processes."""
 
     @model_validator(mode="before")
     @classmethod

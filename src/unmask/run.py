@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from unmask import initial
 from unmask.config import ModelConfig, SourceConfig, TokenizerConfig
 from unmask.data.cache import cache_folder
 from unmask.data.loader import Loader
+from unmask.data.misfit import misfits
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
 from unmask.data.targets import counts_by_part, require_columns
@@ -29,11 +31,11 @@ from unmask.directory import (
     stored_recipe,
     write_down,
 )
-from unmask.electra import warning
 from unmask.errors import UserError
 from unmask.evaluation import suites
 from unmask.evaluation.heldout import HeldOut, held_out, unigram_entropy
 from unmask.evaluation.items import Options
+from unmask.evaluation.learnt import Classes
 from unmask.evaluation.targets import training_counts
 from unmask.evaluation.watch import Watch, silent
 from unmask.lm import LM
@@ -50,10 +52,13 @@ from unmask.tokens.asked import require_controls, require_extra
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.start import started
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.train import peak
 from unmask.train.checkpoint import write_json
-from unmask.train.devices import choose_device, tune_process
+from unmask.train.devices import choose_precision, tune_process
 from unmask.train.floor import at_floor
 from unmask.train.hooks import Evaluation, Gradients, Progress
+from unmask.train.loggers import Loggers, chosen, kept
+from unmask.train.ranks import Ranks, session
 from unmask.train.trainer import Counters, Settings, Trainer
 
 __all__ = [
@@ -91,6 +96,8 @@ def pretrain(
     resume: str = "never",
     cache: str | Path | None = None,
     say: Callable[[str], None] | None = None,
+    log: str | Sequence[str] | None = None,
+    peak_flops: str | float | None = None,
     **overrides: Any,
 ) -> Run:
     """Train a model and write the run to `out`.
@@ -100,46 +107,96 @@ def pretrain(
     ``init`` is one of them: a run or a Hugging Face directory whose model is trained on (`initial`).
     resume: never refuses a directory that holds a run, auto continues it or starts, must continues it.
     cache: where tokenized text is kept and found again ($UNMASK_CACHE, else ~/.cache/unmask).
+    log: who gets the metrics, too: tensorboard, wandb, trackio (`train.loggers`); a resumed run keeps those it had.
+    peak_flops: FLOP/s of one process at most, or "measure": a terminal then shows which share of it is used (MFU).
+    None of these four is part of the run's recipe.
+
+    Under torchrun every rank calls this, trains its share and returns the same; rank 0 alone writes and says.
     """
     tune_process()
-    progress = Progress()
-    say = say or progress.say
-    out = Path(out)
+    peak.check(peak_flops)
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, {k.replace("__", "."): v for k, v in overrides.items()})
     elif overrides:
         raise UserError(f"a Recipe is complete: set {next(iter(overrides))} in it, or give the recipe's name")
-    before = stored(out, resume)
-    recipe, text, given = begin(recipe, cache, say) if before is None else _continue(recipe, before, out, cache, say)
+    with session(recipe.device) as ranks, open(os.devnull, "w") as nowhere:
+        progress = Progress(None if ranks.first else nowhere)
+        told = (say or progress.say) if ranks.first else progress.say
+        return _trained(recipe, Path(out), resume, cache, told, log, peak_flops, progress, ranks)
+
+
+def _trained(
+    recipe: Recipe,
+    out: Path,
+    resume: str,
+    cache: str | Path | None,
+    say: Callable[[str], None],
+    log: str | Sequence[str] | None,
+    peak_flops: str | float | None,
+    progress: Progress,
+    ranks: Ranks,
+) -> Run:
+    """`pretrain` on one of the ranks."""
+    with ranks.together():
+        before = stored(out, resume)
+    ranks.choose(recipe.parallel, continuing=before is not None)
+    if recipe.evaluation.gradients_every and ranks.parallel == "fsdp":
+        raise UserError(
+            "evaluation.gradients_every compares whole gradients, which parallel=fsdp has nowhere: give parallel=ddp"
+        )
+    asked = recipe
+    logs = chosen(kept(out) if log is None and before is not None else log or ())
+    recipe, text, given = ranks.in_turn(
+        lambda: begin(asked, cache, say) if before is None else _continue(asked, before, out, cache, say)
+    )
     recipe = resolve(recipe, text.tokenizer)
     loader = training_loader(recipe, text)
     loader.require_sound()
-    trainer, evaluate = build(recipe, text, loader, out, progress)
+    classes = Classes(recipe.train.warmup_steps)
+    trainer, evaluate = build(recipe, text, loader, out, progress, classes, ranks)
+    trainer.loggers = Loggers(out, logs, recipe.model_dump(mode="json"), say)
+    progress.peak = _peak(peak_flops, trainer)
     try:
-        if given is not None:
-            initial.start(trainer.networks, given, recipe, out, say)
-        elif recipe.init is not None:
-            initial.again(trainer.networks, out)
-        if before is None:
-            write_down(recipe, text, out)
-        _announce(recipe, text, loader, sizes(trainer.networks), out, say)
+        with ranks.together():
+            if given is not None and ranks.first:
+                initial.start(trainer.networks, given, recipe, out, say)
+            if before is None and ranks.first:
+                write_down(recipe, text, out)
+        with ranks.together():
+            if recipe.init is not None and (given is None or not ranks.first):
+                initial.again(trainer.networks, out)  # what rank 0 kept
+            if ranks.first:
+                _announce(recipe, text, loader, trainer, say)
         trainer.run(resume=before is not None)
     except Exception as error:
-        if before is None and trainer.counters.step == 0:
+        if before is None and trainer.counters.step == 0 and ranks.first:
             give_up(out, error)  # nothing was trained: the mended command may use the same place
         raise
-    return _finish(recipe, trainer, evaluate(trainer.networks), out, say)
+    held = trainer.measured(evaluate)
+    for sentence in classes(trainer.counters.step, held.terms, last=True):
+        say(sentence)
+    if told := loader.coverage(trainer.counters.step):
+        say(told)
+    with ranks.together():
+        return _finish(recipe, trainer, held, out, say)
 
 
-def _announce(
-    recipe: Recipe, text: Prepared, loader: Loader, each: dict[str, int], out: Path, say: Callable[[str], None]
-) -> None:
-    """Say what is about to be trained, and on what."""
+def _peak(asked: str | float | None, trainer: Trainer) -> peak.Peak | None:
+    """What this run's processor could do at most in this run's precision, where it is given or asked to be timed."""
+    settings = trainer.settings
+    precision, _ = choose_precision(settings.precision, settings.device, trainer.networks)
+    return peak.peak_of(asked, settings.device, precision)
+
+
+def _announce(recipe: Recipe, text: Prepared, loader: Loader, trainer: Trainer, say: Callable[[str], None]) -> None:
+    """Say what is about to be trained, on what and where."""
+    each = sizes(trainer.networks)
     trained = " and ".join(f"{n:,} ({name})" if len(each) > 1 else f"{n:,}" for name, n in each.items())
-    say(f"{out}: {recipe.objective.type}, {trained} parameters, {len(text.train.tokens):,} training tokens")
+    size, where = len(text.train.tokens), trainer.settings.device
+    say(f"{trainer.out}: {recipe.objective.type}, {trained} parameters, {size:,} training tokens, on {where}")
     if len(text.train.sources) > 1:
         say(loader.mixture([s.name for s in text.train.sources], recipe.budget.steps))
-    for sentence in loader.notes:
+    for sentence in (*loader.notes, *misfits(text)):
         say(sentence)
     counts = counts_by_part(loader.parts, text.train)
     found = {
@@ -158,7 +215,8 @@ def _finish(recipe: Recipe, trainer: Trainer, held: HeldOut, out: Path, say: Cal
     each = sizes(trainer.networks)
     size, networks = each[recipe.objective.kept], {"networks": each} if len(each) > 1 else {}
     measured = {**vars(trainer.counters), **held.summary()}
-    write_json(out / "result.json", {"format": FORMAT, "parameters": size, **networks, **measured})
+    if trainer.ranks.first:
+        write_json(out / "result.json", {"format": FORMAT, "parameters": size, **networks, **measured})
     if held.unigram_floor is not None and at_floor(held.loss, held.unigram_floor):
         say(
             f"the held-out loss {held.loss:.3f} is not clearly below the unigram floor {held.unigram_floor:.3f}: the "
@@ -211,21 +269,30 @@ def _continue(
     return before, prepared(out, cache, say), None
 
 
-def resume_run(out: str | Path, cache: str | Path | None = None) -> Run:
-    """Continue the run in a directory with the recipe it was started with."""
+def resume_run(out: str | Path, cache: str | Path | None = None, log: str | Sequence[str] | None = None) -> Run:
+    """Continue the run in a directory with the recipe it was started with; `log`: see `pretrain`."""
     if told := instead_of_resuming(Path(out)):
         raise UserError(told)
-    return pretrain(stored_recipe(Path(out)), out=out, resume="must", cache=cache)
+    return pretrain(stored_recipe(Path(out)), out=out, resume="must", cache=cache, log=log)
 
 
 # ---------------------------------------------------------------- the parts of a run
 
 
 def build(
-    recipe: Recipe, text: Prepared, loader: Loader, out: Path, progress: Progress | None = None
+    recipe: Recipe,
+    text: Prepared,
+    loader: Loader,
+    out: Path,
+    progress: Progress | None = None,
+    classes: Classes | None = None,
+    ranks: Ranks | None = None,
 ) -> tuple[Trainer, Callable[[nn.ModuleDict], HeldOut]]:
-    """The trainer of a resolved recipe, and the function that measures its networks on held-out text."""
-    objective, train = recipe.objective, recipe.train
+    """The trainer of a resolved recipe, and the function that measures its networks on held-out text.
+
+    classes: told of what is measured during training; what it says goes to `progress`.
+    """
+    objective, train, ranks = recipe.objective, recipe.train, ranks or Ranks()
     networks = networks_of(objective, recipe.model, recipe.seed)
     settings = Settings(
         train,
@@ -233,10 +300,18 @@ def build(
         recipe.checkpoint,
         recipe.seed,
         recipe.precision,
-        choose_device(recipe.device),
+        ranks.device(recipe.device),
         recipe.compile,
     )
-    evaluate = evaluator(recipe, text, loader.shape, None if progress is None else progress.say)
+    evaluate = evaluator(recipe, text, loader.shape)
+
+    def figures(networks: nn.ModuleDict) -> dict[str, float]:
+        found = evaluate(networks)
+        if classes is not None and progress is not None:
+            for sentence in classes(trainer.counters.step, found.terms):
+                progress.say(sentence)
+        return found.figures()
+
     trainer = Trainer(
         networks,
         program_of(objective),
@@ -244,10 +319,11 @@ def build(
         lambda batch: batch_flops(recipe.model, batch, objective),
         settings,
         out,
-        Evaluation(recipe.evaluation.every, lambda n: evaluate(n).figures()) if recipe.evaluation.every else None,
+        Evaluation(recipe.evaluation.every, figures) if recipe.evaluation.every else None,
         progress,
         norms_of(objective),
         Gradients(recipe.evaluation.gradients_every) if recipe.evaluation.gradients_every else None,
+        ranks,
     )
     return trainer, evaluate
 
@@ -279,13 +355,8 @@ def _vocabulary(recipe: Recipe, text: Prepared) -> Vocabulary:
     return words_of(text.tokenizer, recipe.start, recipe.end) or text.tokenizer.vocabulary
 
 
-def evaluator(
-    recipe: Recipe, text: Prepared, shape: Shape, say: Callable[[str], None] | None = None
-) -> Callable[[nn.ModuleDict], HeldOut]:
-    """Held-out loss of networks, at noise that is the same in every run: its seed is 0, whatever the recipe's.
-
-    `say` is told of figures that show a model which learns nothing.
-    """
+def evaluator(recipe: Recipe, text: Prepared, shape: Shape) -> Callable[[nn.ModuleDict], HeldOut]:
+    """Held-out loss of networks, at noise that is the same in every run: its seed is 0, whatever the recipe's."""
     vocabulary = _vocabulary(recipe, text)
     loader = Loader(
         text.valid,
@@ -303,10 +374,7 @@ def evaluator(
     program = program_of(recipe.objective)
 
     def measure(networks: nn.ModuleDict) -> HeldOut:
-        found = held_out(dict(networks.items()), loader, vocabulary, counts, limit, program)
-        if say is not None and (told := warning(found.terms)) is not None:
-            say(told)
-        return found
+        return held_out(dict(networks.items()), loader, vocabulary, counts, limit, program)
 
     return measure
 

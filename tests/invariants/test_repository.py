@@ -24,7 +24,18 @@ LEVELS = [
     {"train"},
     {"evaluation"},
     {"recipe"},
-    {"lm", "loading", "directory", "initial", "conversion", "run", "description", "show"},
+    {
+        "lm",
+        "loading",
+        "directory",
+        "initial",
+        "conversion",
+        "run",
+        "description",
+        "show",
+        "difference",
+        "planning",
+    },
     {"compare"},
     {"scale"},
     {"labs", "bench"},
@@ -32,7 +43,18 @@ LEVELS = [
     {"cli"},
     {"__main__"},
 ]
-RANK_OF_RUN = {"lm", "loading", "directory", "initial", "conversion", "run", "description", "show"}
+RANK_OF_RUN = {
+    "lm",
+    "loading",
+    "directory",
+    "initial",
+    "conversion",
+    "run",
+    "description",
+    "show",
+    "difference",
+    "planning",
+}
 RANK = {name: k for k, names in enumerate(LEVELS) for name in names}
 
 

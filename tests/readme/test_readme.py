@@ -69,6 +69,7 @@ def test_the_readme_names_what_users_need() -> None:
         "convert",
         "inspect",
         "resume",
+        "diff",
         "tokenizer",
         "data",
     ):

@@ -6,7 +6,8 @@ import pytest
 import toy
 
 from unmask.config import TrainConfig
-from unmask.train.schedule import factor, warming
+from unmask.train.hooks import Progress
+from unmask.train.schedule import factor, idle, warming
 
 
 def curve(total: int, **options: object) -> list[float]:
@@ -51,3 +52,28 @@ def test_t05_rate_counts_updates_not_micro_batches(tmp_path, micro: int) -> None
     toy.trainer(tmp_path, steps=6, micro=micro, warmup_steps=2).run()
     expected = [0.02 * x for x in curve(6, warmup_steps=2)]
     assert [line["lr"] for line in toy.metrics(tmp_path)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"learning_rate": 1e-12}, "0 in effect in all 5,000 updates (at most 1e-12"),
+    ({"learning_rate": 2e-9, "schedule": "linear", "warmup_steps": 0}, "0 in effect in the last 2,4"),
+    ({"learning_rate": 2e-9, "schedule": "wsd", "decay_fraction": 0.1}, "0 in effect in the last 24"),
+    ({"learning_rate": 2e-9, "schedule": "constant"}, None),
+    ({"learning_rate": 1e-12, "optimizer": "muon"}, None),  # Muon's matrices move
+    ({"schedule": "linear"}, None),  # only the last update is at 0
+    ({"schedule": "cosine"}, None),
+])  # fmt: skip
+def test_a_rate_of_0_is_told_of(settings: dict, says: str | None) -> None:
+    found = idle(5000, TrainConfig(**settings))
+    assert (found is None) == (says is None) and (says or "") in (found or "")
+    assert idle(1, TrainConfig()) is None and idle(2, TrainConfig()) is None
+
+
+def test_a_run_says_it_once_when_its_length_is_known(tmp_path) -> None:
+    said: list[str] = []
+    for resume in (False, True):
+        trainer = toy.trainer(tmp_path / "run", steps=4, learning_rate=1e-12)
+        trainer.progress = Progress()
+        trainer.progress.say = said.append  # type: ignore[method-assign]
+        trainer.run(resume=resume)
+    assert sum("learning rate is 0 in effect" in text for text in said) == 1

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.train.hooks import Evaluation
 from unmask.train.optim import Optimizer
 from unmask.train.prefetch import Prefetch
-from unmask.train.trainer import summed
+from unmask.train.totals import summed
 
 
 def gradients(t):

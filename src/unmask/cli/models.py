@@ -76,33 +76,70 @@ def pretrain(
         str, typer.Argument(help="A shipped recipe's name, or the path of a YAML file.", show_default=False)
     ],
     overrides: Overrides = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Train nothing: print updates, tokens, hours (estimated), memory and disk."),
+    ] = False,
+    ranks: Annotated[int, typer.Option(help="With --plan: how many processes share the work.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Train a model on your text: unmask pretrain encoder-small corpus=my.txt out=runs/a budget.minutes=5"""
+    """Train a model on your text: unmask pretrain encoder-small corpus=my.txt out=runs/a budget.minutes=5
+
+    Beside the recipe's settings: out=DIR, resume=never|auto|must, cache=DIR, log=tensorboard,wandb,trackio and
+    peak_flops=1e12|measure.
+    """
     from unmask.recipe import load_recipe
 
     own: dict[str, str] = {}
     settings = []
     for text in overrides or []:
         key, _, value = text.partition("=")
-        if key in ("out", "resume", "cache"):
+        if key in ("out", "resume", "cache", "log", "peak_flops"):
             own[key] = value
         else:
             settings.append(text)
+    if ranks != 1 and not plan:
+        raise UserError(f"--ranks {ranks} goes with --plan: training on several processes is started by torchrun")
     loaded = load_recipe(recipe, settings)
+    if plan:
+        return _print_plan(loaded, ranks, own, as_json)
     if not own.get("out"):
         raise UserError("no place for the run: give out=DIR")
     from unmask.run import pretrain as run
 
-    _print_run(run(loaded, out=own["out"], resume=own.get("resume", "never"), cache=own.get("cache")), as_json)
+    done = run(
+        loaded,
+        out=own["out"],
+        resume=own.get("resume", "never"),
+        cache=own.get("cache"),
+        log=own.get("log"),
+        peak_flops=own.get("peak_flops"),
+    )
+    _print_run(done, as_json)
+
+
+def _print_plan(recipe: Any, ranks: int, own: dict[str, str], as_json: bool) -> None:
+    from unmask.cli.runs import plan_lines
+    from unmask.planning import plan
+
+    say = lambda text: print(text, file=sys.stderr, flush=True)
+    found = plan(recipe, ranks=ranks, cache=own.get("cache"), peak_flops=own.get("peak_flops"), say=say)
+    emit(found) if as_json else print("\n".join(plan_lines(found)))
 
 
 @app.command()
-def resume(run: Annotated[str, typer.Argument(help="A run directory.")], as_json: Json = False) -> None:
+def resume(
+    run: Annotated[str, typer.Argument(help="A run directory.")],
+    log: Annotated[
+        str | None,
+        typer.Option(help="tensorboard, wandb, trackio (or several, with commas), or none.", show_default="as before"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Continue a run that was stopped, to the end of its budget."""
     from unmask.run import resume_run
 
-    _print_run(resume_run(run), as_json)
+    _print_run(resume_run(run, log=log), as_json)
 
 
 def _print_run(run: Any, as_json: bool) -> None:

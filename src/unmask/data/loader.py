@@ -186,6 +186,23 @@ class Loader:
                 )
         return out
 
+    def coverage(self, steps: int) -> str | None:
+        """How often so many updates have read each text of a corpus: equally often, but for an epoch that is not over.
+
+        An order is a permutation of each epoch, and an update is cut up for ranks after its samples are known: so it is
+        the same on any number of them. None where sources are mixed (`mixture` says it).
+        """
+        if not isinstance(self.order, Order):
+            return None
+        samples, about = steps * self.per_step, "" if steps % self.steps == 0 else "about "
+        times, more = divmod(samples, len(self.pieces))
+        if not times:
+            return (
+                f"{about}{samples:,} of the corpus's {len(self.pieces):,} texts read in {steps:,} updates, none twice"
+            )
+        rest = f", {more:,} of them once more" if more else ""
+        return f"{about}{samples:,} texts read in {steps:,} updates: each of {len(self.pieces):,} {times}×{rest}"
+
     def mixture(self, names: Sequence[str], steps: int | None = None) -> str:
         """What each source gets: its share of the samples, and in so many updates how often its text is seen."""
         counts = self.order.counts if isinstance(self.order, Mixture) else self.sizes
@@ -257,13 +274,17 @@ class Loader:
         place = pack(self._sizes(index, part, progress), self.shape)
         return Window(index, part, at_least(place, self.steps), [lane.order.find(index) for lane in self.lanes])
 
-    def __call__(self, step: int, progress: float = 0.0) -> list[Batch]:
-        """The micro-batches of update `step`."""
+    def __call__(self, step: int, progress: float = 0.0, cut: range | None = None) -> list[Batch]:
+        """The micro-batches of update `step`: all, or those numbered in `cut`, of `cut.stop`.
+
+        Those without a row are left out: they are the last ones. How an update is cut changes no text and no noise.
+        """
+        cut = range(self.micro) if cut is None else cut
         number, turn = divmod(step, self.steps)
         # A window is packed once, under the progress of its first update, to the last bit; noise has its update's own.
         window = self.window(number, round(progress * (step - turn) / max(step, 1), 9))
         rows, progress = np.arange(turn, window.place.rows, self.steps), round(progress, 9)
-        return [self._batch(window, part, progress) for m in range(self.micro) if len(part := rows[m :: self.micro])]
+        return [self._batch(window, part, progress) for m in cut if len(part := rows[m :: cut.stop])]
 
     def _batch(self, window: Window, rows: np.ndarray, progress: float) -> Batch:
         place = window.place

@@ -116,12 +116,21 @@ def cannot_write(where: Path, needed: int, error: Exception) -> UserError:
 
 
 def write(
-    checkpoints: Path, step: int, networks: nn.Module, optimizer: Mapping[str, Tensor], state: Mapping[str, Any]
+    checkpoints: Path,
+    step: int,
+    networks: nn.Module,
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    gathered: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write `checkpoints/step-N` whole, or raise UserError and leave nothing of it."""
+    """Write `checkpoints/step-N` whole, or raise UserError and leave nothing of it.
+
+    gathered: the whole tensors of networks that hold shards, by the names of `named_once`.
+    """
     checkpoints.mkdir(parents=True, exist_ok=True)
     clean(checkpoints)
     tensors, aliases = named_once(networks)
+    tensors = tensors if gathered is None else dict(gathered)
     needed = need(tensors, sum(t.numel() * t.element_size() for t in optimizer.values()))
     require_space(checkpoints, needed)
     place, temporary = checkpoints / f"step-{step}", checkpoints / f"{_WRITING}step-{step}"

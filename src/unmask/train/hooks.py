@@ -21,6 +21,9 @@ from torch import Tensor, nn
 
 from unmask.batch import TermKey
 from unmask.train.checkpoint import cannot_write
+from unmask.train.live import Display, Mark, number, rows
+from unmask.train.loggers import Loggers
+from unmask.train.peak import Peak
 
 
 class Metrics:
@@ -35,33 +38,46 @@ class Metrics:
     (no sentinels, no ends), so of sparse objectives it is the smaller one.
     """
 
-    def __init__(self, path: Path, keep_to: int) -> None:
-        """Open for appending, after dropping lines of later steps than `keep_to` and torn ones."""
-        self.path = path
-        with self._explained():
-            if path.exists():
-                self._truncate(keep_to)
-            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
+    def __init__(self, path: Path, keep_to: int, copies: Loggers | None = None) -> None:
+        """Open for appending, after dropping lines of later steps than `keep_to` and torn ones.
 
-    def _truncate(self, keep_to: int) -> None:
+        copies: who gets every line, too.
+        """
+        self.path, self.copies = path, copies
+        with self._explained():
+            seen = self._truncate(keep_to) if path.exists() else keep_to
+            self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
+        if copies is not None:
+            copies.start(keep_to, seen)
+
+    def _truncate(self, keep_to: int) -> int:
+        """Returns the last step that had a line."""
+        seen = keep_to
         temporary = self.path.with_name(f".{self.path.name}.writing")
         with open(self.path, encoding="utf-8", errors="replace") as old, open(temporary, "w", encoding="utf-8") as new:
             for line in old:
-                if line.endswith("\n") and _step(line) <= keep_to:
+                step = _step(line) if line.endswith("\n") else None
+                seen = max(seen, step or 0)
+                if step is not None and step <= keep_to:
                     new.write(line)
             new.flush()
             os.fsync(new.fileno())
         os.replace(temporary, self.path)
+        return seen
 
     def write(self, line: Mapping[str, Any]) -> None:
         with self._explained():
             self.file.write(json.dumps(line, allow_nan=False) + "\n")
             self.file.flush()
+        if self.copies is not None:
+            self.copies.write(line)
 
     def sync(self) -> None:
         """Flush to the disk: a checkpoint must never be newer than the lines that led to it."""
         with self._explained():
             os.fsync(self.file.fileno())
+        if self.copies is not None:
+            self.copies.flush()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -72,13 +88,16 @@ class Metrics:
 
     def close(self) -> None:
         self.file.close()
+        if self.copies is not None:
+            self.copies.close()
 
 
-def _step(line: str) -> float:
+def _step(line: str) -> int | None:
+    """None where the line is no line of metrics."""
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -174,8 +193,8 @@ class Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
+        for which, handler in self._old.items():
+            signal.signal(which, handler)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -196,32 +215,33 @@ class Stop:
 
 
 class Progress:
-    """One status line on stderr: in place on a terminal, else a new line about every ten seconds."""
+    """How a run goes, on stderr: a small table in place on a terminal (`live`), else a line about every ten seconds."""
 
-    def __init__(self, stream: TextIO | None = None, interval: float = 10.0) -> None:
+    waited: float | None = None
+    """Seconds that updates of this process have waited for their batches so far, where the trainer says so."""
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 10.0, peak: Peak | None = None) -> None:
         self.stream = stream or sys.stderr
         self.terminal = self.stream.isatty()
         self.interval = 0.2 if self.terminal else interval
+        self.peak = peak
         self.shown = time.monotonic()
-        self.mark: tuple[int, float, int] | None = None  # step, seconds, tokens at the last status
-        self.status: Any = None
+        self.mark: Mark | None = None  # where the counters stood at the last status
+        self.display: Display | None = None
 
     def show(self, line: Mapping[str, Any], total: int | None) -> None:
         """Called after every update with its metrics line; prints when the interval has passed or at the end."""
         now = time.monotonic()
         if self.mark is not None and now - self.shown < self.interval and line["step"] != total:
             return
-        text = self.text(line, total)
-        self.shown, self.mark = now, (line["step"], line["seconds"], line["tokens"])
-        if not self.terminal:
-            print(text, file=self.stream, flush=True)
-            return
-        if self.status is None:
-            from rich.console import Console  # imported here: only a terminal needs it
-
-            self.status = Console(file=self.stream).status(text)
-            self.status.start()
-        self.status.update(text)
+        here, since = Mark.of(line, self.waited), self._since(line)
+        if self.terminal:
+            if self.display is None:
+                self.display = Display(self.stream)
+            self.display.show(self._title(line, total, since), rows(line, since, here, self.peak))
+        else:
+            print(self.text(line, total), file=self.stream, flush=True)
+        self.shown, self.mark = now, here
 
     def text(self, line: Mapping[str, Any], total: int | None) -> str:
         """One line of text from a line of metrics. Its loss is what is trained: of all targets, sentinels and ends too,
@@ -230,36 +250,37 @@ class Progress:
         >>> Progress().text({"step": 8, "seconds": 4.0, "tokens": 800, "loss": 2.5, "terms": {"a/b": 2.5}}, 16)
         'step 8/16 · loss 2.500 of all targets · 200 tokens/s · 0:04 left'
         """
-        step, seconds, tokens = self.mark or (0, 0.0, 0)
-        if step >= line["step"]:
-            step, seconds, tokens = 0, 0.0, 0
-        spent = max(line["seconds"] - seconds, 1e-9)
-        terms = line["terms"]
+        since = self._since(line)
+        spent, terms = max(line["seconds"] - since.seconds, 1e-9), line["terms"]
         loss = "loss no targets" if line["loss"] is None else f"loss {line['loss']:.3f} of all targets"
         if len(terms) > 1:
-            loss += " (" + ", ".join(f"{name} {_number(value)}" for name, value in terms.items()) + ")"
-        parts = [f"step {line['step']}/{total or '?'}", loss, f"{(line['tokens'] - tokens) / spent:,.0f} tokens/s"]
+            loss += " (" + ", ".join(f"{name} {number(value)}" for name, value in terms.items()) + ")"
+        step, left = self._title(line, total, since).split(" · ")
+        return " · ".join([step, loss, f"{(line['tokens'] - since.tokens) / spent:,.0f} tokens/s", left])
+
+    def _since(self, line: Mapping[str, Any]) -> Mark:
+        """What rates are counted from; from the start, where there was no update between."""
+        return Mark() if self.mark is None or self.mark.step >= line["step"] else self.mark
+
+    def _title(self, line: Mapping[str, Any], total: int | None, since: Mark) -> str:
+        """The step, and how long the rest takes at the pace since the last status."""
+        step = f"step {line['step']}/{total or '?'}"
         if total is None:
-            parts.append("timing the first steps")
-        else:
-            left = round((total - line["step"]) * spent / (line["step"] - step))
-            hours, rest = divmod(left, 3600)
-            minutes = f"{rest // 60:02d}" if hours else f"{rest // 60}"
-            parts.append((f"{hours}:" if hours else "") + f"{minutes}:{rest % 60:02d} left")
-        return " · ".join(parts)
+            return f"{step} · timing the first steps"
+        spent = max(line["seconds"] - since.seconds, 1e-9)
+        left = round((total - line["step"]) * spent / (line["step"] - since.step))
+        hours, rest = divmod(left, 3600)
+        minutes = f"{rest // 60:02d}" if hours else f"{rest // 60}"
+        return f"{step} · " + (f"{hours}:" if hours else "") + f"{minutes}:{rest % 60:02d} left"
 
     def say(self, text: str) -> None:
         """A message that stays."""
-        if self.status is not None:
-            self.status.console.print(text, markup=False, highlight=False)
+        if self.display is not None:
+            self.display.say(text)
         else:
             print(text, file=self.stream, flush=True)
 
     def close(self) -> None:
-        if self.status is not None:
-            self.status.stop()
-            self.status = None
-
-
-def _number(value: float | None) -> str:
-    return "no targets" if value is None else f"{value:.3f}"
+        if self.display is not None:
+            self.display.close()
+            self.display = None

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from unmask.config import TrainConfig
 from unmask.errors import UserError
+from unmask.train.layout import HERE, Layout, Moved
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NS_STEPS = 5
@@ -33,13 +34,15 @@ NS_EPS = 1e-7
 
 
 class Optimizer:
-    """Both optimizers over the distinct parameters of `networks`."""
+    """Both optimizers over the distinct parameters of `networks`, which lie as `layout` says."""
 
-    def __init__(self, networks: nn.Module, config: TrainConfig) -> None:
+    def __init__(self, networks: nn.Module, config: TrainConfig, layout: Layout = HERE) -> None:
         self.config = config
+        self.layout = layout
         self.named = dict(networks.named_parameters())  # a shared parameter once, under its first name
         muon, adam = split(networks, config)
-        self.muon = Muon(muon, config.muon_momentum, config.weight_decay, fused_parts(networks)) if muon else None
+        settled = (config.muon_momentum, config.weight_decay, fused_parts(networks), self.layout)
+        self.muon = Muon(muon, *settled) if muon else None
         self.adam_names = {id(p): name for name, p in adam.items()}
         decayed = [p for name, p in adam.items() if _is_matrix(name, p)]
         plain = [p for name, p in adam.items() if not _is_matrix(name, p)]
@@ -60,7 +63,7 @@ class Optimizer:
     def gradient_norm(self, clip: float) -> float:
         """The norm over all gradients together; where it passes `clip` > 0, all are scaled down to it."""
         gradients = [p.grad for p in self.named.values() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
+        norm = self.layout.whole(nn.utils.get_total_norm(gradients))
         if clip:
             held = [p for p in self.named.values() if p.grad is not None]
             nn.utils.clip_grads_with_norm_(held, clip, norm)
@@ -93,11 +96,15 @@ class Optimizer:
             if p is None or (part != "step" and value.shape != p.shape):
                 raise UserError(f"optimizer state '{key}' fits no parameter of this model: the recipe has changed")
             if name in adam and self.adam is not None:
-                self.adam.state[p][part] = value.to(p.device, copy=True)
+                self.adam.state[p][part] = self._placed(part, value, p)
             elif self.muon is not None and part == "momentum":
-                self.muon.momentum[name] = value.to(p.device, copy=True)
+                self.muon.momentum[name] = self._placed(part, value, p)
             else:
                 raise UserError(f"optimizer state '{key}' belongs to another optimizer than {self.config.optimizer}")
+
+    def _placed(self, part: str, value: Tensor, p: Tensor) -> Tensor:
+        """A part of the state where its parameter is; AdamW's count of steps is one number, whole on every rank."""
+        return value.to(p.device, copy=True) if part == "step" else self.layout.part(value, p)
 
     def state_bytes(self) -> int:
         """Bytes of the full state, known before the first step: two moments for AdamW, one for Muon."""
@@ -143,6 +150,8 @@ class Muon:
 
     The scale is Jordan's: it keeps the update's effect on the output's RMS alike for all shapes. NS is five
     Newton–Schulz iterations in bf16, run for all matrices of a shape at once; torch.optim.Muon is the same by loop.
+    Of sharded matrices the updates U are gathered, bundle by bundle; every rank orthogonalises them, as it would its
+    copies, and moves its own shards.
     """
 
     def __init__(
@@ -151,16 +160,18 @@ class Muon:
         momentum: float,
         weight_decay: float,
         parts: Mapping[int, tuple[int, ...]] | None = None,
+        layout: Layout = HERE,
     ) -> None:
         self.parameters = dict(parameters)
         self.mu = momentum
         self.decay = weight_decay
         self.parts = parts or {}
+        self.layout = layout
         self.momentum: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        updates: list[tuple[Tensor, Tensor]] = []  # (view of rows of a parameter, its update before NS)
+        moved: list[Moved] = []  # (parameter, its update before NS)
         for name, p in self.parameters.items():
             if p.grad is None:
                 continue
@@ -168,10 +179,17 @@ class Muon:
                 self.momentum[name] = torch.zeros_like(p.grad)
             buffer = self.momentum[name]
             buffer.lerp_(p.grad, 1.0 - self.mu)
-            update = p.grad.lerp(buffer, self.mu)
+            moved.append((p, p.grad.lerp(buffer, self.mu)))
             p.mul_(1.0 - rate * self.decay)
+        for bundle in self.layout.bundles(moved):
+            self._turn([(p, self.layout.goal(p), self.layout.whole(update)) for p, update in bundle], rate)
+
+    def _turn(self, bundle: Iterable[tuple[Tensor, Tensor, Tensor]], rate: float) -> None:
+        """Orthogonalise whole updates and move the parameters by them: (parameter, its goal, its update)."""
+        updates: list[tuple[Tensor, Tensor]] = []  # (view of rows of a goal, its update before NS)
+        for p, goal, update in bundle:
             rows = list(self.parts.get(id(p), (p.shape[-2],)))
-            for matrix, change in zip(_matrices(p), _matrices(update), strict=True):
+            for matrix, change in zip(_matrices(goal), _matrices(update), strict=True):
                 updates.extend(zip(torch.split(matrix, rows), torch.split(change, rows), strict=True))
         for group in _by_shape(updates):
             views, stack = [v for v, _ in group], torch.stack([u for _, u in group])
@@ -179,6 +197,8 @@ class Muon:
             scale = math.sqrt(max(1.0, rows_ / columns))
             for view, direction in zip(views, orthogonalise(stack), strict=True):
                 view.add_(direction, alpha=-rate * scale)
+        for p, goal, _ in bundle:
+            self.layout.settle(p, goal)
 
 
 def _matrices(x: Tensor) -> tuple[Tensor, ...]:

@@ -39,6 +39,9 @@ class Plan:
     """The first updates, run before `total_steps` was known: progress 0 and warm-up rates only."""
     seconds_per_step: float | None = None
     """As measured by the calibration."""
+    micro_batches: int | None = None
+    """Of an update: train.grad_accumulation, or the ranks that the run was started on where those are more. A run that
+    goes on elsewhere is cut up alike, so dropout stays as well. None = grad_accumulation (plans of older versions)."""
 
     def write(self, path: Path) -> None:
         write_json(path, {"format": FORMAT, **asdict(self)})

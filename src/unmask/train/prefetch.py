@@ -6,6 +6,7 @@ there the depth is 0 and batches are built in place.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -19,11 +20,15 @@ class Prefetch:
         self.batches, self.depth = batches, depth
         self.pool = ThreadPoolExecutor(1, "prefetch") if depth else None
         self.waiting: dict[int, Future[list[Batch]]] = {}
+        self.waited = 0.0
+        """Seconds that updates have waited for their batches."""
 
     def get(self, step: int, later: Iterable[int], progress: Callable[[int], float]) -> list[Batch]:
         """The micro-batches of `step`; starts on those of the first `depth` of `later`."""
+        began = time.perf_counter()
         ready = self.waiting.pop(step, None)
         batches = ready.result() if ready is not None else self.batches(step, progress(step))
+        self.waited += time.perf_counter() - began
         if self.pool is not None:
             for _, s in zip(range(self.depth), later, strict=False):
                 if s not in self.waiting:

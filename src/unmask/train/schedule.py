@@ -43,3 +43,38 @@ def factor(step: int, total: int, config: TrainConfig) -> float:
 def warming(step: int, config: TrainConfig) -> float:
     """The factor while a run in minutes is still being timed: its length, hence its fall, is not known yet."""
     return min((step + 1) / max(config.warmup_steps, 1), 1.0)
+
+
+STILL = 1e-9
+"""A rate at which weights in fp32 do not move: AdamW moves them by about the rate, and from 0.02 on the next number
+is farther off than twice this."""
+LOOKED_AT = 4096
+"""Updates at which a schedule is looked at."""
+MANY = 0.01
+"""Share of a run's last updates at rate 0 that is worth a warning; the very last one may be."""
+
+
+def idle(total: int, config: TrainConfig) -> str | None:
+    """A sentence where the rate is 0 in effect all along, or well before the end; None = all is well.
+
+    >>> idle(1000, TrainConfig()) is None
+    True
+    >>> str(idle(1000, TrainConfig(learning_rate=1e-12)))[:63]
+    'WARNING: the learning rate is 0 in effect in all 1,000 updates '
+    """
+    peak = max(config.learning_rate, config.muon_learning_rate if config.optimizer == "muon" else 0.0)
+    every = max(1, total // LOOKED_AT)
+    steps = range(0, max(total - 1, 1), every)  # the very last update may rest
+    moving = [step for step in steps if peak * factor(step, total, config) >= STILL]
+    if not moving:
+        return (
+            f"WARNING: the learning rate is 0 in effect in all {total:,} updates (at most {peak:g}, and weights in "
+            f"fp32 do not move below {STILL:g}): raise train.learning_rate"
+        )
+    resting = steps[-1] - moving[-1]
+    if resting <= MANY * total:
+        return None
+    return (
+        f"WARNING: the learning rate is 0 in effect in the last {resting:,} of {total:,} updates (below {STILL:g}, "
+        "where weights in fp32 do not move): raise train.learning_rate or train.final_lr, or train shorter"
+    )

@@ -9,6 +9,9 @@ never depend on how an update was cut up: no mean of means. A term that is not a
 loss) is divided by M × its norm: a mean over micro-batches. A term whose norm is 0 adds a finite 0. An update with
 no target at all is counted and leaves the weights as they are; its number passes, so the schedule does not shift.
 
+Where several processes train one run, micro-batch m belongs to rank m mod R (`ranks`), and sums, norms, counts and
+gradients are added over the ranks: M is that of the whole update, and its number keys dropout.
+
 Everything an update depends on is (seed, step, weights, optimizer state, plan): a run that is killed at any
 moment and resumed equals the uncut run bit for bit, on the same machine and thread count.
 """
@@ -18,10 +21,12 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,30 +40,19 @@ from unmask.train import checkpoint, schedule
 from unmask.train.devices import Precision, choose_precision, to_device
 from unmask.train.floor import Floor
 from unmask.train.hooks import Evaluation, Gradients, Metrics, Progress, Stop
+from unmask.train.loggers import Loggers
 from unmask.train.optim import Optimizer
 from unmask.train.plan import Calibration, Plan, given, read_plan, same_budget, steps_within
 from unmask.train.prefetch import Prefetch
+from unmask.train.ranks import Ranks, Unwritten, number_of, request_of
+from unmask.train.spread import Program, Spread
+from unmask.train.totals import Norms, totals_of
 
-
-class Term(Protocol):
-    """One summand of the loss: a sum over targets, what it is divided by, and its coefficient."""
-
-    @property
-    def sum(self) -> Tensor: ...
-
-    @property
-    def norm(self) -> float: ...
-
-    @property
-    def coefficient(self) -> float: ...
-
-
-Terms = Callable[[Any, Batch, torch.Generator | None], Mapping[TermKey, Term]]
-"""(networks, batch as tensors, generator for dropout) → terms."""
-Norms = Callable[[Any, Batch], Mapping[TermKey, float]]
-"""(networks, batch) → the norms of the terms that are sums."""
-Batches = Callable[[int, float], list[Batch]]
-"""(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function."""
+Found = TypeVar("Found")
+Batches = Callable[..., list[Batch]]
+"""(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function. Where an update is cut up for
+ranks, it is called with a third argument: the numbers of the micro-batches to build, a range whose end is how many the
+update has (`data.loader.Loader`)."""
 
 
 @dataclass
@@ -98,7 +92,7 @@ class Trainer:
     def __init__(
         self,
         networks: nn.ModuleDict,
-        terms: Terms,
+        terms: Program,
         batches: Batches,
         flops: Callable[[Batch], float],
         settings: Settings,
@@ -107,15 +101,22 @@ class Trainer:
         progress: Progress | None = None,
         norms: Norms = lambda networks, batch: batch.norms(),
         gradients: Gradients | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        self.networks = networks.to(settings.device)
+        self.ranks = ranks or Ranks()
+        # What will be sharded may be too large for one device: each layer moves there when it is.
+        self.networks = networks if self.ranks.parallel == "fsdp" else networks.to(settings.device)
+        self.spread = Spread(networks)
         self.norms = norms
         self.terms, self.batches, self.flops = terms, batches, flops
         self.settings, self.out = settings, out
-        self.evaluation, self.progress, self.gradients = evaluation, progress, gradients
+        self.evaluation, self.gradients = evaluation, gradients
+        self.progress = progress if self.ranks.first else None
         self.optimizer = Optimizer(networks, settings.train)
         self.floor = Floor(settings.train.warmup_steps)
         self.counters = Counters()
+        self.loggers: Loggers | None = None
+        """Who gets the lines of metrics.jsonl, too."""
         self.plan: Plan | None = None
         self.calibration: Calibration | None = None
 
@@ -123,25 +124,31 @@ class Trainer:
 
     def run(self, resume: bool = False) -> Counters:
         """Train to the end of the budget. KeyboardInterrupt after Ctrl-C or SIGTERM, with a checkpoint written."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        self._restore() if resume else self._refuse_used()
-        self._decide()
-        self._require_space()
-        if self.settings.compile:
-            for network in self.networks.values():
-                network.compile()
-        metrics = Metrics(self.out / "metrics.jsonl", self.counters.step)
-        prefetch = Prefetch(self.batches, depth=0 if self.settings.device.type == "cpu" else 2)
+        place = self._restore() if resume else None
+        with self.ranks.together():
+            self.out.mkdir(parents=True, exist_ok=True)
+            if not resume:
+                self._refuse_used()
+            self._decide()
+            self._require_space()
+        self._lay_out(place)
+        if (told := self.ranks.describe(self.micro)) is not None:
+            self._say(told)
+        file = self.out / "metrics.jsonl"
+        with self.ranks.together():  # a logger may fail to start
+            metrics = Metrics(file, self.counters.step, self.loggers) if self.ranks.first else Unwritten()
+        prefetch = Prefetch(self._mine, depth=0 if self.settings.device.type == "cpu" else 2)
         try:
-            with Stop() as stop:
+            with self.ranks.stop() as stop:
                 if self.counters.step:  # stopped while evaluating: that comes first
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
                     line = self._update(prefetch)
-                    if self.gradients is not None and self.gradients.due(self.counters.step):
+                    if self.ranks.first and self.gradients is not None and self.gradients.due(self.counters.step):
                         line["gradients"] = self._compare(self.gradients)
                     metrics.write(line)
                     if self.progress is not None:
+                        self.progress.waited = prefetch.waited
                         self.progress.show(line, self.total_steps)
                     self._between(metrics, stop, saved=False)
         finally:
@@ -160,6 +167,14 @@ class Trainer:
         return self.plan.total_steps if self.plan is not None else None
 
     @property
+    def micro(self) -> int:
+        """Micro-batches of an update, over all ranks."""
+        asked = self.settings.train.grad_accumulation
+        if self.plan is not None:
+            return self.plan.micro_batches or asked
+        return max(asked, self.ranks.count)
+
+    @property
     def _finished(self) -> bool:
         return self.plan is not None and self.counters.step >= self.plan.total_steps
 
@@ -173,26 +188,45 @@ class Trainer:
         if checkpoint.find(self.checkpoints).whole:
             raise UserError(f"{self.out} already holds a run: give another out=, or resume=auto to continue it")
 
-    def _restore(self) -> None:
-        """Take up the newest whole checkpoint; without one, or without a plan, start from the beginning."""
+    def _restore(self) -> Path | None:
+        """Take up weights, counters and plan of the newest whole checkpoint that training can go on from, if any."""
+        place: Path | None = None
+        with self.ranks.together():
+            place = self._found() if self.ranks.first else None
+        step = int(self.ranks.told(-1 if place is None else float(place.name.removeprefix("step-"))))
+        with self.ranks.together():
+            self.plan = read_plan(self.out / "plan.json")
+            if step < 0:
+                return None
+            place = self.checkpoints / f"step-{step}"
+            state = checkpoint.read_state(place)
+            self.plan = self.plan or Plan(**state["plan"])
+            checkpoint.load_model(self.networks, place)
+            self.counters = Counters(**{f.name: state[f.name] for f in fields(Counters)})
+        self._say(f"resuming {self.out} after step {self.counters.step}")
+        return place
+
+    def _found(self) -> Path | None:
+        """The checkpoint to go on from; without one, or without a plan, the run starts from the beginning."""
         place, passed = checkpoint.newest(self.checkpoints, resumable=True)
         for name in passed:
             self._say(f"ignoring the incomplete checkpoint {name}")
         checkpoint.clean(self.checkpoints)
-        self.plan = read_plan(self.out / "plan.json")
-        if place is None:
-            return
-        state = checkpoint.read_state(place)
-        if self.plan is None and state["plan"] is not None:
-            self.plan = Plan(**state["plan"])
-        if self.plan is None:
+        if place is not None and not (self.out / "plan.json").exists() and checkpoint.read_state(place)["plan"] is None:
             self._say("the run was stopped before its length was known: starting from the beginning")
             checkpoint.discard(self.checkpoints)  # a few timed steps; another life may time, hence plan, otherwise
-            return
-        checkpoint.load_model(self.networks, place)
-        self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
-        self.counters = Counters(**{f.name: state[f.name] for f in fields(Counters)})
-        self._say(f"resuming {self.out} after step {self.counters.step}")
+            return None
+        return place
+
+    def _lay_out(self, place: Path | None) -> None:
+        """Bring the networks to the ranks' devices, with the optimizer's state of a checkpoint."""
+        self.spread = self.ranks.spread(self.networks, self.settings.device)
+        if self.spread.layout is not self.optimizer.layout:  # the parameters are others now
+            self.optimizer = Optimizer(self.networks, self.settings.train, self.spread.layout)
+        if place is not None:
+            self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
+        if self.settings.compile:
+            self.spread.compile()
 
     def _decide(self) -> None:
         """Fix precision and length, or replay what was fixed."""
@@ -212,11 +246,16 @@ class Trainer:
         steps = len(calibration.times) if calibration else 0
         pace = calibration.seconds_per_step if calibration else None
         budget = given(self.settings.budget)
-        self.plan = Plan(total, budget, self.precision, self.precision_reason, steps, pace)
-        self.plan.write(self.out / "plan.json")
+        self.plan = Plan(total, budget, self.precision, self.precision_reason, steps, pace, self.micro)
+        if self.ranks.first:
+            self.plan.write(self.out / "plan.json")
+        if (warning := schedule.idle(total, self.settings.train)) is not None:
+            self._say(warning)
 
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""
+        if not self.ranks.first:
+            return
         tensors, _ = named_once(self.networks)
         config, held = self.settings.checkpoint, list(checkpoint.find(self.checkpoints).whole.values())
         whole, light = checkpoint.most_at_once(self.total_steps or 1, config.every, config.keep, config.at)
@@ -247,23 +286,25 @@ class Trainer:
         share = self._pace(step)[1]
         ahead = [] if self.plan is None else range(step + 1, self.plan.total_steps)
         micro = prefetch.get(step, ahead, lambda s: self._pace(s)[0])
-        norms = summed(self.norms(self.networks, batch) for batch in micro)
+        filler = micro[0] if micro else self.batches(step, self._pace(step)[0], range(0, self.micro, self.micro))[0]
+        norms = partial(self.norms, self.networks)
+        totals = totals_of(micro, filler, norms, self.flops, self.ranks)
         self.optimizer.zero()
-        values = self._backward(step, micro, norms)
-        counted = {key: v for key, v in values.items() if norms.get(key, 1.0) > 0}
+        values = self._backward(step, micro, totals.norms, totals.number, filler)
+        counted = {key: v for key, v in values.items() if totals.norms.get(key, 1.0) > 0}
         loss = sum(coefficient * value for coefficient, value in counted.values()) if counted else None
         norm = 0.0
-        if any(n for batch in micro for n in batch.norms().values()):
+        if totals.asked:
             norm = self.optimizer.gradient_norm(self.settings.train.clip_norm)
             self._require_finite(loss, norm)
             self.optimizer.step(share)
         seconds = time.perf_counter() - began
-        for batch in micro:
-            counts = batch.counts()
-            c.tokens += counts["tokens"]
-            c.target_tokens += counts["target_tokens"]
-            c.flops += self.flops(batch)
-            c.batches_without_targets += not any(batch.norms().values())
+        if self.calibration is not None:  # all ranks must take the time for the same
+            seconds = self.ranks.told(seconds)
+        c.tokens += totals.tokens
+        c.target_tokens += totals.target_tokens
+        c.flops += totals.flops
+        c.batches_without_targets += totals.number - totals.asked
         c.step += 1
         c.seconds += seconds
         if self.calibration is not None and self.calibration.add(seconds):
@@ -278,31 +319,58 @@ class Trainer:
             line["batches_without_targets"] = c.batches_without_targets
         return line
 
+    def _mine(self, step: int, progress: float) -> list[Batch]:
+        """This rank's micro-batches of an update."""
+        if self.ranks.count == 1 and self.micro == self.settings.train.grad_accumulation:
+            return self.batches(step, progress)
+        return self.batches(step, progress, self.ranks.deal(self.micro))
+
     def _backward(
-        self, step: int, micro: list[Batch], norms: Mapping[TermKey, float]
+        self,
+        step: int,
+        micro: list[Batch],
+        norms: Mapping[TermKey, float],
+        number: int | None = None,
+        filler: Batch | None = None,
     ) -> dict[TermKey, tuple[float, float]]:
-        """Add up the gradients of the update's loss; returns (coefficient, value) of every term."""
-        device = self.settings.device
+        """Add up the gradients of the update's loss; returns (coefficient, value) of every term.
+
+        number: micro-batches over all ranks. A rank that has fewer than others, or none, goes through `filler` at a
+        factor of 0 in their stead: its gradient is 0, and no rank waits for it in vain.
+        """
+        device, number = self.settings.device, number or len(micro)
+        rounds = -(-number // self.ranks.count)
         sums: dict[TermKey, list[Tensor]] = {}
         weights: dict[TermKey, tuple[float, float]] = {}  # term → (coefficient, divisor)
-        for m, batch in enumerate(micro):
-            generator = torch.Generator(device).manual_seed(int(row_keys(self.settings.seed, step, m, "dropout")))
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                terms = self.terms(self.networks, to_device(batch, device), generator)
-            loss: Tensor | None = None
-            for key, term in terms.items():
-                divisor = norms.get(key, len(micro) * float(term.norm))
-                if weights.setdefault(key, (term.coefficient, divisor)) != (term.coefficient, divisor):
-                    raise ValueError(f"term {key}: coefficient and norm must agree between the micro-batches")
-                part = term.sum * (term.coefficient / divisor if divisor else 0.0)
-                loss = part if loss is None else loss + part
-                sums.setdefault(key, []).append(term.sum.detach())
-            if loss is not None and loss.requires_grad:
-                torch.autograd.backward(loss)
+        for m in range(rounds):
+            own = m < len(micro)
+            batch = micro[m] if own else filler
+            assert batch is not None
+            g = self.ranks.rank + m * self.ranks.count
+            generator = torch.Generator(device).manual_seed(int(row_keys(self.settings.seed, step, g, "dropout")))
+            with self.spread.round(last=m == rounds - 1):
+                with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                    terms = self.spread.terms(self.terms, to_device(batch, device), generator)
+                loss: Tensor | None = None
+                for key, term in terms.items():
+                    divisor = norms.get(key, number * float(term.norm))
+                    if weights.setdefault(key, (term.coefficient, divisor)) != (term.coefficient, divisor):
+                        raise ValueError(f"term {key}: coefficient and norm must agree between the micro-batches")
+                    part = term.sum * (term.coefficient / divisor if divisor and own else 0.0)
+                    loss = part if loss is None else loss + part
+                    sums.setdefault(key, []).append(term.sum.detach() if own else torch.zeros_like(term.sum))
+                if loss is not None and loss.requires_grad:
+                    torch.autograd.backward(loss)
+        return self._values(sums, weights)
+
+    def _values(
+        self, sums: Mapping[TermKey, list[Tensor]], weights: Mapping[TermKey, tuple[float, float]]
+    ) -> dict[TermKey, tuple[float, float]]:
+        """(coefficient, value) of every term from this rank's sums and the update's divisors."""
         totals = torch.stack([torch.stack(s).double().sum() for s in sums.values()]).tolist() if sums else []
         return {
             key: (weights[key][0], total / weights[key][1] if weights[key][1] else 0.0)
-            for key, total in zip(sums, totals, strict=True)
+            for key, total in zip(sums, self.ranks.add(totals), strict=True)
         }
 
     def _require_finite(self, loss: float | None, norm: float) -> None:
@@ -317,28 +385,37 @@ class Trainer:
 
     # ------------------------------------------------------------ between updates
 
-    def _between(self, metrics: Metrics, stop: Stop, saved: bool) -> None:
+    def _between(self, metrics: Metrics | Unwritten, stop: Stop, saved: bool) -> None:
         """After an update: evaluate and save where due; on a stop, save and leave."""
         c, config = self.counters, self.settings.checkpoint
         evaluated, best = False, c.best_step
         if self.evaluation is not None and self.evaluation.due(c.step, self.total_steps) and c.evaluated != c.step:
             evaluated = self._evaluate(self.evaluation, metrics, stop)
-        stopping = stop.requested is not None
-        due = checkpoint.due(c.step, config.every, config.at) or c.best_step != best or self._finished or stopping
-        if due and (evaluated or not saved):
-            metrics.sync()
-            state = {**asdict(c), "plan": asdict(self.plan) if self.plan else None}
-            checkpoint.write(self.checkpoints, c.step, self.networks, self.optimizer.state_tensors(), state)
-            checkpoint.retain(self.checkpoints, config.keep, c.best_step, config.at)
-        if stopping:
+        request = request_of(self.ranks.most(number_of(stop.requested)))  # one rank's is all ranks'
+        due = checkpoint.due(c.step, config.every, config.at) or c.best_step != best or self._finished
+        if (due or request) and (evaluated or not saved):
+            self._save(metrics)
+        if request:
             then = "resume=auto continues" if self.plan else "its length is not known yet: resume=auto starts again"
-            self._say(f"stopped by {stop.requested} after step {c.step}; {then}")
-            raise KeyboardInterrupt(stop.requested)
+            self._say(f"stopped by {request} after step {c.step}; {then}")
+            raise KeyboardInterrupt(request)
+
+    def _save(self, metrics: Metrics | Unwritten) -> None:
+        """Rank 0 writes a checkpoint, of whole tensors that the others' shards are gathered into."""
+        c, config, layout = self.counters, self.settings.checkpoint, self.spread.layout
+        tensors = layout.gathered(named_once(self.networks)[0], self.ranks.first)
+        optimizer = layout.gathered(self.optimizer.state_tensors(), self.ranks.first)
+        state = {**asdict(c), "plan": asdict(self.plan) if self.plan else None}
+        with self.ranks.together():
+            if self.ranks.first:
+                metrics.sync()
+                checkpoint.write(self.checkpoints, c.step, self.networks, optimizer, state, tensors)
+                checkpoint.retain(self.checkpoints, config.keep, c.best_step, config.at)
 
     def _compare(self, gradients: Gradients) -> dict[str, object]:
         """The gradients of the parts of the last update's micro-batch with the most parts, one by one."""
         step, device = self.counters.step - 1, self.settings.device
-        micro = self.batches(step, self._pace(step)[0])
+        micro = self.batches(step, self._pace(step)[0], *([range(self.micro)] if self.ranks.count > 1 else []))
         batch = max(micro, key=lambda b: len({part for (part, _), norm in b.norms().items() if norm}))
         modes = [(module, module.training) for module in self.networks.modules()]
         try:
@@ -351,23 +428,31 @@ class Trainer:
             for module, training in modes:
                 module.training = training
 
-    def _evaluate(self, evaluation: Evaluation, metrics: Metrics, stop: Stop) -> bool:
-        """Evaluate without touching the trajectory; False when a stop was asked for: it is made after resuming."""
-        c = self.counters
+    def measured(self, function: Callable[[nn.ModuleDict], Found]) -> Found:
+        """What a function makes of the networks in evaluation mode, as they are, on every rank."""
         modes = [(module, module.training) for module in self.networks.modules()]
         try:
-            with stop.interruptible(), torch.no_grad(), torch.random.fork_rng(_gpus(self.settings.device)):
+            with torch.no_grad(), torch.random.fork_rng(_gpus(self.settings.device)):
                 self.networks.eval()
-                result = dict(evaluation.function(self.networks))
-        except KeyboardInterrupt:
-            if stop.requested is None:
-                raise
-            return False
+                return self.spread.measured(function)
         finally:
             for module, training in modes:
                 module.training = training
+
+    def _evaluate(self, evaluation: Evaluation, metrics: Metrics | Unwritten, stop: Stop) -> bool:
+        """Evaluate without touching the trajectory; False when a stop was asked for: it is made after resuming."""
+        c = self.counters
+        result: dict[str, float] | None = None
+        try:
+            with nullcontext() if self.spread.lockstep else stop.interruptible():
+                result = dict(self.measured(evaluation.function))
+        except KeyboardInterrupt:
+            if stop.requested is None:
+                raise
+        if self.ranks.most(float(result is None)) or result is None:  # cut short on one is cut short on all
+            return False
         c.evaluated = c.step
-        value = result["loss"]
+        value = self.ranks.told(result["loss"])  # decides what is kept, and that by one rank's last bits
         if math.isfinite(value) and (c.best_value is None or value < c.best_value):
             c.best_step, c.best_value = c.step, value
         metrics.write({"step": c.step, "evaluation": {k: v if math.isfinite(v) else None for k, v in result.items()}})
@@ -375,15 +460,6 @@ class Trainer:
         if (warning := self.floor(c.step, result)) is not None:
             self._say(warning)
         return True
-
-
-def summed(norms: Iterable[Mapping[TermKey, float]]) -> dict[TermKey, float]:
-    """The divisor of every announced term, from the norms of the update's micro-batches."""
-    out: dict[TermKey, float] = {}
-    for of_batch in norms:
-        for key, norm in of_batch.items():
-            out[key] = out.get(key, 0.0) + norm
-    return out
 
 
 def _gpus(device: torch.device) -> list[int]:

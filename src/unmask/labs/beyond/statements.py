@@ -23,6 +23,7 @@ from unmask.labs.beyond.subjects import (
     BUDGET,
     CAUSAL,
     DIFFUSION,
+    FIRST,
     GPT_BERT,
     GRADIENTS,
     HALF,
@@ -34,6 +35,7 @@ from unmask.labs.beyond.subjects import (
     PERMUTATION,
     PREFIX,
     REMEDIES,
+    SECOND,
     SPANS,
     T5,
     UL2,
@@ -171,14 +173,19 @@ def _early(read: Read) -> Verdict:
     return about(many, 0.75) and about(few, PRIOR), f"40 %: {many:.2f}, 15 %: {few:.2f}"
 
 
-def _remedied(read: Read) -> Verdict:
-    own = read.flops(T5)
-    cost = {name: read.flops(name) / own for name in REMEDIES}
-    able = [name for name in REMEDIES if cost[name] <= BUDGET + 1e-9 and read.learnt(name)]
-    count = {name: sum(v >= LEARNT for v in read.ends(name)) for name in REMEDIES}
-    return bool(able), "; ".join(
-        f"{name} {count[name]} of {len(read.ends(name))} ({cost[name]:.2f})" for name in REMEDIES
-    )
+def _remedied(remedies: Sequence[str]) -> Judge:
+    """Whether any of them is learnt, told in how many seeds and for how many of T5's FLOPs."""
+
+    def of(read: Read) -> Verdict:
+        own = read.flops(T5)
+        cost = {name: read.flops(name) / own for name in remedies}
+        able = [name for name in remedies if cost[name] <= BUDGET + 1e-9 and read.learnt(name)]
+        count = {name: sum(v >= LEARNT for v in read.ends(name)) for name in remedies}
+        return bool(able), "; ".join(
+            f"{name} {count[name]} of {len(read.ends(name))} ({cost[name]:.2f})" for name in remedies
+        )
+
+    return of
 
 
 def _spans(read: Read) -> Verdict:
@@ -249,21 +256,38 @@ def _everywhere(
                 number, said = judge(partial(without_noise, read, name, stage))
                 numbers.append(number)
                 told.append(f"{name}, {stage}: {said}")
-        holds = None if any(map(math.isnan, numbers)) else min(numbers) > 0
-        return holds, "; ".join(told)
+        known = [number for number in numbers if not math.isnan(number)]
+        refuted = any(number <= 0 for number in known)
+        return False if refuted else None if len(known) < len(numbers) else True, "; ".join(told)
 
     return of
 
 
+def _told(cosine: float) -> str:
+    """
+    >>> _told(-0.348), _told(math.nan)
+    ('-0.35', 'too noisy to tell')
+    """
+    return "too noisy to tell" if math.isnan(cosine) else f"{cosine:.2f}"
+
+
 def _kin(cosine: Callable[[str], float]) -> tuple[float, str]:
     near, far = cosine("masked diffusion"), cosine("causal masked")
-    return near - far, f"{near:.2f} and {far:.2f}"
+    return near - far, f"{_told(near)} and {_told(far)}"
 
 
 def _least(cosine: Callable[[str], float]) -> tuple[float, str]:
+    """NaN where it could be one that is too noisy to tell: none of the others is below 0."""
     each = {pair: cosine(pair) for pair in PAIRS}
-    pair = min(each, key=lambda p: each[p])
-    return each[pair], f"{each[pair]:.2f} ({pair.replace(' ', ' and ')})"
+    known = {pair: v for pair, v in each.items() if not math.isnan(v)}
+    if not known:
+        return math.nan, _told(math.nan)
+    pair = min(known, key=lambda p: known[p])
+    told = f"{_told(known[pair])} ({pair.replace(' ', ' and ')})"
+    if len(known) == len(each):
+        return known[pair], told
+    noisy = f"{told} and {len(each) - len(known)} too noisy to tell"
+    return (known[pair] if known[pair] <= 0 else math.nan), noisy
 
 
 def _drift(read: Read) -> Verdict:
@@ -271,7 +295,7 @@ def _drift(read: Read) -> Verdict:
     for name in GRADIENTS:
         start, end = (fmean(without_noise(read, name, stage, pair) for pair in PAIRS) for stage in ("start", "end"))
         gaps.append(start - end)
-        told.append(f"{name} {start:.2f} and {end:.2f}")
+        told.append(f"{name} {_told(start)} and {_told(end)}")
     return (None if any(map(math.isnan, gaps)) else min(gaps) > 0), "; ".join(told)
 
 
@@ -313,9 +337,14 @@ STATEMENTS: tuple[Statement[Read], ...] = (
         _stuck(LONG),
     ),
     Statement(
-        f"Some remedy teaches T5 the rating within {BUDGET:g} times its FLOPs",
+        f"Some remedy of the first six teaches T5 the rating within {BUDGET:g} times its FLOPs",
+        "ours, remedies and budget fixed beforehand",
+        _remedied(FIRST),
+    ),
+    Statement(
+        f"Some remedy found on another seed teaches T5 the rating within {BUDGET:g} times its FLOPs",
         "ours, budget fixed beforehand",
-        _remedied,
+        _remedied(SECOND),
     ),
     Statement("Half of its texts continued from a prefix teach T5 to fill the gap", "ours", _learnt(HALF, way="gap")),
     Statement(

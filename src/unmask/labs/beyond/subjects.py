@@ -4,7 +4,7 @@ All read 32 windows of 30 tokens an update, with one learning rate and one numbe
 that is more of them). Objectives that write more than they read get the positions for it, and nobody else's are fewer.
 
 The budget of a remedy for T5 was fixed before any was run: twice the FLOPs of T5's own run, all of which only "twice
-the updates" uses up.
+the updates" uses up; of the second remedies two have as many updates, which are cheaper.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ CAUSAL, PREFIX = "causal", "prefix LM"
 MASKED = {15: "masked 15 %", 30: "masked 30 %", 40: "masked 40 %"}
 T5, LONG, SPANS, HALF = "T5", "T5, twice the updates", "T5, spans of 3", "T5, half prefix LM"
 UL2, RELATIVE, ONE = "UL2", "T5, relative positions", "T5, one stack"
+INITIAL, GAP, BOTH = "T5, larger initial weights", "T5, one gap a window", "T5, single words and spans of 3"
 GPT_BERT, ANTLM = "GPT-BERT", "AntLM"
 PERMUTATION, DIFFUSION = "permutation", "diffusion"
 MSK_UNI, HYB_PRE = "masked, one way", "masked and next, behind a prefix"
 
-REMEDIES = (LONG, SPANS, HALF, UL2, RELATIVE, ONE)
+FIRST = (LONG, SPANS, HALF, UL2, RELATIVE, ONE)
+"""Remedies that were chosen before any was run."""
+SECOND = (INITIAL, GAP, BOTH)
+"""Remedies that were found on seed 100, which no claim is judged on, when the first had failed."""
+REMEDIES = FIRST + SECOND
 BUDGET = 2.0
 """A remedy's, in FLOPs of T5's own run."""
 GRADIENTS = (CAUSAL, MASKED[15], GPT_BERT)
@@ -66,6 +71,19 @@ SUBJECTS = (
     _subject(RELATIVE, {**_IID, "model.positions": "t5"}),
     _subject(
         ONE, {"objective.preset": "iid", "objective.layout": "prefix", "context": _WIDE, "model.max_position": _WIDE}
+    ),
+    _subject(INITIAL, {**_IID, "model.init_std": 0.1}),
+    _subject(GAP, {**_IID, "objective.noise_density": 0.034}, steps=2 * STEPS),
+    _subject(
+        BOTH,
+        {
+            **_mixed(
+                single={"preset": "iid", "layout": "encdec"},
+                spans={"preset": "iid", "layout": "encdec", "mean_span": 3.0},
+            ),
+            **_TWO,
+        },
+        steps=2 * STEPS,
     ),
     _subject(GPT_BERT, {"objective.preset": "gpt_bert"}),
     _subject(ANTLM, {"objective.preset": "antlm"}),

@@ -53,13 +53,14 @@ from unmask.tokens.special import Vocabulary
 from unmask.tokens.start import started
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train import peak
+from unmask.train.base import Counters, Settings
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_precision, tune_process
 from unmask.train.floor import at_floor
 from unmask.train.hooks import Evaluation, Gradients, Progress
 from unmask.train.loggers import Loggers, chosen, kept
 from unmask.train.ranks import Ranks, session
-from unmask.train.trainer import Counters, Settings, Trainer
+from unmask.train.trainer import Trainer
 
 __all__ = [
     "Run",

@@ -28,8 +28,9 @@ from unmask.objectives import Causal, PrefixLM
 from unmask.objectives.layout import Layout
 from unmask.objectives.show import toy
 from unmask.run import pretrain, resume_run
+from unmask.train.base import Settings
 from unmask.train.totals import summed
-from unmask.train.trainer import Settings, Trainer
+from unmask.train.trainer import Trainer
 
 from .helpers import laid, model_of, one_text, tokens_of
 

@@ -20,9 +20,10 @@ from unmask.batch import Batch, Head
 from unmask.config import BudgetConfig, ModelConfig, TrainConfig
 from unmask.loss import announced, forward_heads
 from unmask.model.transformer import Transformer
+from unmask.train.base import Settings
 from unmask.train.ranks import Ranks, session
 from unmask.train.totals import totals_of
-from unmask.train.trainer import Settings, Trainer
+from unmask.train.trainer import Trainer
 
 ROWS, TARGETS, CLIP = 17, (3, 97), 0.05
 Result = dict[str, Any]

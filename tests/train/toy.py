@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from unmask.batch import Batch, Head, Targets, causal
 from unmask.config import BudgetConfig, CheckpointConfig, TrainConfig
 from unmask.keyed import below, bits, row_keys, uniform
+from unmask.train.base import Settings
 from unmask.train.hooks import Evaluation
-from unmask.train.trainer import Settings, Trainer
+from unmask.train.trainer import Trainer
 
 VOCABULARY, WIDTH, LENGTH, ROWS = 16, 8, 6, 8
 KEY = ("toy", "lm")

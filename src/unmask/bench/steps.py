@@ -24,9 +24,10 @@ from unmask.config import BudgetConfig, CheckpointConfig, TrainConfig
 from unmask.loss import Program, forward_heads
 from unmask.model.interop import load_hf
 from unmask.networks import batch_flops
+from unmask.train.base import Settings
 from unmask.train.devices import choose_precision, to_device, tune_process
 from unmask.train.hooks import Progress
-from unmask.train.trainer import Settings, Trainer
+from unmask.train.trainer import Trainer
 
 VOCABULARY = 30522
 ROWS, LENGTH = 32, 128

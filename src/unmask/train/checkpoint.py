@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from unmask.config import CheckpointConfig
 from unmask.errors import UserError
 from unmask.tensors import aliases_note, named_once, save_tensors
 
@@ -304,6 +305,24 @@ def most_at_once(total: int, every: int, keep: int, at: Collection[int] = ()) ->
     """
     powers = sum(due(2**k, every, at) for k in range(total.bit_length())) if not at else 0
     return powers + keep + 2, max(0, sum(step <= total for step in at) - keep)
+
+
+def require_room(out: Path, checkpoints: Path, need: tuple[int, int], total: int, config: CheckpointConfig) -> None:
+    """Refuse a disk that cannot hold the checkpoints that a run of `total` updates has still to write.
+
+    need: bytes of one with weights alone, and of the optimizer's state that another has beside them.
+    """
+    held = list(find(checkpoints).whole.values())
+    whole, light = most_at_once(total, config.every, config.keep, config.at)
+    held_light = sum(map(is_light, held))
+    whole, light = max(1, whole - (len(held) - held_light)), max(0, light - held_light)
+    needed = whole * sum(need) + light * need[0]
+    free = shutil.disk_usage(out).free
+    if free < needed:
+        raise UserError(
+            f"no room to write {out}: its checkpoints need about {needed:,} bytes ({whole + light} at a time) and "
+            f"{free:,} bytes are free: free some space, or set a larger checkpoint.every"
+        )
 
 
 def discard(checkpoints: Path) -> None:

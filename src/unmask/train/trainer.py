@@ -19,11 +19,10 @@ moment and resumed equals the uncut run bit for bit, on the same machine and thr
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -32,12 +31,12 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, TermKey
-from unmask.config import BudgetConfig, CheckpointConfig, TrainConfig
 from unmask.errors import UserError
 from unmask.keyed import row_keys
 from unmask.tensors import named_once
 from unmask.train import checkpoint, schedule
-from unmask.train.devices import Precision, choose_precision, to_device
+from unmask.train.base import Batches, Counters, Settings
+from unmask.train.devices import choose_precision, to_device
 from unmask.train.floor import Floor
 from unmask.train.hooks import Evaluation, Gradients, Metrics, Progress, Stop
 from unmask.train.loggers import Loggers
@@ -49,41 +48,6 @@ from unmask.train.spread import Program, Spread
 from unmask.train.totals import Norms, totals_of
 
 Found = TypeVar("Found")
-Batches = Callable[..., list[Batch]]
-"""(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function. Where an update is cut up for
-ranks, it is called with a third argument: the numbers of the micro-batches to build, a range whose end is how many the
-update has (`data.loader.Loader`)."""
-
-
-@dataclass
-class Counters:
-    """Where a run stands after `step` updates."""
-
-    step: int = 0
-    tokens: int = 0
-    target_tokens: int = 0
-    seconds: float = 0.0
-    """Of updates alone: neither evaluation nor saving."""
-    flops: float = 0.0
-    batches_without_targets: int = 0
-    evaluated: int = 0
-    """The last step whose evaluation was made."""
-    best_step: int | None = None
-    best_value: float | None = None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What of a recipe the loop needs."""
-
-    train: TrainConfig
-    budget: BudgetConfig
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    seed: int = 0
-    precision: Precision = "auto"
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    compile: bool = False
-    """torch.compile each network; worth its minutes on a GPU only."""
 
 
 class Trainer:
@@ -254,21 +218,10 @@ class Trainer:
 
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""
-        if not self.ranks.first:
-            return
-        tensors, _ = named_once(self.networks)
-        config, held = self.settings.checkpoint, list(checkpoint.find(self.checkpoints).whole.values())
-        whole, light = checkpoint.most_at_once(self.total_steps or 1, config.every, config.keep, config.at)
-        held_light = sum(map(checkpoint.is_light, held))
-        whole, light = max(1, whole - (len(held) - held_light)), max(0, light - held_light)
-        count = whole + light
-        needed = whole * checkpoint.need(tensors, self.optimizer.state_bytes()) + light * checkpoint.need(tensors, 0)
-        free = shutil.disk_usage(self.out).free
-        if free < needed:
-            raise UserError(
-                f"no room to write {self.out}: its checkpoints need about {needed:,} bytes ({count} at a time) and "
-                f"{free:,} bytes are free: free some space, or set a larger checkpoint.every"
-            )
+        if self.ranks.first:
+            tensors, _ = named_once(self.networks)
+            need = checkpoint.need(tensors, 0), self.optimizer.state_bytes()
+            checkpoint.require_room(self.out, self.checkpoints, need, self.total_steps or 1, self.settings.checkpoint)
 
     # ------------------------------------------------------------ one update
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import math
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
 import toy
 
 from unmask.errors import UserError
-from unmask.train.hooks import Evaluation
+from unmask.train.hooks import Evaluation, Progress
 from unmask.train.optim import Optimizer
 from unmask.train.prefetch import Prefetch
 from unmask.train.totals import summed
+from unmask.train.trainer import Trainer
 
 
 def gradients(t):
@@ -119,10 +123,62 @@ def test_nan_stops_the_run_and_names_step_and_checkpoint(tmp_path) -> None:
         return {toy.KEY: toy.Addend(term.sum * scale, term.norm)}
 
     t.terms = terms
-    with pytest.raises(UserError, match=r"update 6 is nan.*step-4"):
+    with pytest.raises(UserError, match=r"update 6 is at fault: its loss is nan.*step-4"):
         t.run()
     assert all(torch.isfinite(w).all() for w in toy.weights(t).values())
     assert [x["step"] for x in toy.metrics(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+def _poisoned(t: Trainer, bad: set[int], by: float) -> None:
+    """Terms whose sum is multiplied by `by` in these updates, counted from 1."""
+
+    def terms(networks, batch, generator):
+        scale = by if t.counters.step + 1 in bad else 1.0
+        term = toy.terms(networks, batch, generator)[toy.KEY]
+        return {toy.KEY: toy.Addend(term.sum * scale, term.norm)}
+
+    t.terms = terms
+    t.documents = lambda step, progress: [{"document": step, "begins": f"text {step}"}]
+
+
+def test_an_update_at_fault_is_skipped_and_named(tmp_path) -> None:
+    skipping, plain = toy.trainer(tmp_path / "a", steps=8, at_fault="skip"), toy.trainer(tmp_path / "b", steps=8)
+    _poisoned(skipping, {3, 6}, float("nan"))
+    said: list[str] = []
+    skipping.progress = Progress(io.StringIO())
+    skipping.progress.say = said.append  # type: ignore[method-assign]
+    plain.optimizer.step = _but({3, 6}, plain)  # type: ignore[method-assign]
+    skipping.run(), plain.run()
+    assert all(
+        torch.equal(a, b) for a, b in zip(toy.weights(skipping).values(), toy.weights(plain).values(), strict=True)
+    )
+    lines = toy.metrics(tmp_path / "a")
+    assert [x["step"] for x in lines] == list(range(1, 9)) and lines[-1]["skipped"] == 2
+    assert [x["loss"] is None for x in lines] == [x["step"] in (3, 6) for x in lines]
+    faults = [json.loads(line) for line in (tmp_path / "a" / "faults.jsonl").read_text().splitlines()]
+    assert [(f["step"], f["loss"], f["documents"][0]["document"]) for f in faults] == [(3, "nan", 2), (6, "nan", 5)]
+    assert any("update 3 is at fault" in s and "2 ('text 2')" in s and "it is skipped" in s for s in said)
+
+
+def _but(steps: set[int], t: Trainer) -> Callable[[float], None]:
+    """The optimizer's step, left out at these updates."""
+    move = t.optimizer.step
+    return lambda factor: None if t.counters.step + 1 in steps else move(factor)
+
+
+def test_a_gradient_norm_above_the_limit_is_at_fault(tmp_path) -> None:
+    t = toy.trainer(tmp_path, steps=8, skip_above=1e4)
+    _poisoned(t, {5}, 1e9)
+    with pytest.raises(UserError, match=r"update 5 is at fault: its gradient norm is .* above train.skip_above=10000"):
+        t.run()
+    assert t.counters.step == 4
+
+
+def test_a_run_that_skips_ten_in_a_row_stops(tmp_path) -> None:
+    t = toy.trainer(tmp_path, steps=30, at_fault="skip")
+    _poisoned(t, set(range(7, 31)), float("inf"))
+    with pytest.raises(UserError, match=r"update 16 is at fault.*the 10th in a row"):
+        t.run()
 
 
 def test_o27_evaluation_does_not_change_training(tmp_path) -> None:

@@ -30,6 +30,11 @@ class TrainConfig(Strict):
     adam_eps: float = Field(1e-8, gt=0)
     clip_norm: float = Field(1.0, ge=0)
     """Largest global gradient norm; 0 = no clipping."""
+    at_fault: Literal["stop", "skip"] = "stop"
+    """What becomes of an update whose loss or gradient norm is not finite, or whose norm passes `skip_above`: the run
+    stops before using it, or goes on without it (weights stay, its number passes; ten in a row stop the run)."""
+    skip_above: float = Field(0.0, ge=0)
+    """Gradient norm, before clipping, from which on an update is at fault; 0 = none is."""
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "linear"
     """linear and cosine fall from the peak to `final_lr`; wsd holds, then falls linearly over `decay_fraction`."""
     warmup_steps: int = Field(100, ge=0)

@@ -186,6 +186,14 @@ class Loader:
                 )
         return out
 
+    def documents(self, step: int, progress: float = 0.0) -> list[int]:
+        """The documents whose texts an update reads, by number in the training text, ascending; no partners'."""
+        number, turn = divmod(step, self.steps)
+        window = self.window(number, round(progress * (step - turn) / max(step, 1), 9))
+        mine = np.isin(window.place.row, np.arange(turn, window.place.rows, self.steps))
+        found = [piece[mine & (window.part == k)] for k, (piece, _) in enumerate(window.found)]
+        return np.unique(self.pieces.document[np.concatenate(found)]).tolist()
+
     def coverage(self, steps: int) -> str | None:
         """How often so many updates have read each text of a corpus: equally often, but for an epoch that is not over.
 

@@ -28,6 +28,9 @@ class Counters:
     """Of updates alone: neither evaluation nor saving."""
     flops: float = 0.0
     batches_without_targets: int = 0
+    skipped: int = 0
+    """Updates at fault that were passed over (`faults`)."""
+    skipped_in_a_row: int = 0
     evaluated: int = 0
     """The last step whose evaluation was made."""
     best_step: int | None = None

@@ -34,9 +34,10 @@ from unmask.batch import Batch, TermKey
 from unmask.errors import UserError
 from unmask.keyed import row_keys
 from unmask.tensors import named_once
-from unmask.train import checkpoint, schedule
+from unmask.train import checkpoint, faults, schedule
 from unmask.train.base import Batches, Counters, Settings
 from unmask.train.devices import choose_precision, to_device
+from unmask.train.faults import Documents
 from unmask.train.floor import Floor
 from unmask.train.hooks import Evaluation, Gradients, Metrics, Progress, Stop
 from unmask.train.loggers import Loggers
@@ -66,6 +67,7 @@ class Trainer:
         norms: Norms = lambda networks, batch: batch.norms(),
         gradients: Gradients | None = None,
         ranks: Ranks | None = None,
+        documents: Documents = lambda step, progress: (),
     ) -> None:
         self.ranks = ranks or Ranks()
         # What will be sharded may be too large for one device: each layer moves there when it is.
@@ -76,6 +78,7 @@ class Trainer:
         self.settings, self.out = settings, out
         self.evaluation, self.gradients = evaluation, gradients
         self.progress = progress if self.ranks.first else None
+        self.documents = documents
         self.optimizer = Optimizer(networks, settings.train)
         self.floor = Floor(settings.train.warmup_steps)
         self.counters = Counters()
@@ -166,7 +169,7 @@ class Trainer:
             state = checkpoint.read_state(place)
             self.plan = self.plan or Plan(**state["plan"])
             checkpoint.load_model(self.networks, place)
-            self.counters = Counters(**{f.name: state[f.name] for f in fields(Counters)})
+            self.counters = Counters(**{f.name: state[f.name] for f in fields(Counters) if f.name in state})
         self._say(f"resuming {self.out} after step {self.counters.step}")
         return place
 
@@ -249,8 +252,8 @@ class Trainer:
         norm = 0.0
         if totals.asked:
             norm = self.optimizer.gradient_norm(self.settings.train.clip_norm)
-            self._require_finite(loss, norm)
-            self.optimizer.step(share)
+            if self._usable(loss, norm):
+                self.optimizer.step(share)
         seconds = time.perf_counter() - began
         if self.calibration is not None:  # all ranks must take the time for the same
             seconds = self.ranks.told(seconds)
@@ -265,11 +268,12 @@ class Trainer:
             self.calibration = None
         line: dict[str, object] = {k: getattr(c, k) for k in ("step", "tokens", "target_tokens", "seconds", "flops")}
         line["lr"] = share * self.settings.train.learning_rate
-        line["loss"] = loss
-        line["terms"] = {"/".join(key): values[key][1] if key in counted else None for key in values}
-        line["grad_norm"] = norm
-        if c.batches_without_targets:
-            line["batches_without_targets"] = c.batches_without_targets
+        line["loss"] = _finite(loss)
+        line["terms"] = {"/".join(key): _finite(values[key][1]) if key in counted else None for key in values}
+        line["grad_norm"] = _finite(norm)
+        for name in ("batches_without_targets", "skipped"):
+            if number := getattr(c, name):
+                line[name] = number
         return line
 
     def _mine(self, step: int, progress: float) -> list[Batch]:
@@ -326,14 +330,28 @@ class Trainer:
             for key, total in zip(sums, self.ranks.add(totals), strict=True)
         }
 
-    def _require_finite(self, loss: float | None, norm: float) -> None:
-        if math.isfinite(norm) and (loss is None or math.isfinite(loss)):
-            return
+    def _usable(self, loss: float | None, norm: float) -> bool:
+        """Whether an update may move the weights; one at fault is told with its documents, and skipped or an end."""
+        c, train = self.counters, self.settings.train
+        why = faults.fault(loss, norm, train.skip_above)
+        if why is None:
+            c.skipped_in_a_row = 0
+            return True
+        documents = self.documents(c.step, self._pace(c.step)[0])
+        if self.ranks.first:
+            faults.write(self.out, c.step + 1, loss, norm, documents)
+        told = f"update {c.step + 1} is at fault: {why}; {faults.named(documents)}"
+        c.skipped, c.skipped_in_a_row = c.skipped + 1, c.skipped_in_a_row + 1
+        if train.at_fault == "skip" and c.skipped_in_a_row < faults.MOST:
+            self._say(f"WARNING: {told}; it is skipped")
+            return False
         last = list(checkpoint.find(self.checkpoints).whole.values())
         good = f"the last good checkpoint is {last[-1]}" if last else "no checkpoint was written yet"
+        row = f", the {faults.MOST}th in a row" if train.at_fault == "skip" else ""
+        mend = "" if train.at_fault == "skip" else ", or pass over it with train.at_fault=skip"
         raise UserError(
-            f"the loss of update {self.counters.step + 1} is {loss}, its gradient norm {norm}: the run stops before "
-            f"using it, {good}; lower train.learning_rate, lengthen train.warmup_steps or look at the data"
+            f"{told}: the run stops before using it{row}, {good}; lower train.learning_rate, lengthen "
+            f"train.warmup_steps or look at the data{mend}"
         )
 
     # ------------------------------------------------------------ between updates
@@ -417,3 +435,8 @@ class Trainer:
 
 def _gpus(device: torch.device) -> list[int]:
     return [device.index or 0] if device.type == "cuda" else []
+
+
+def _finite(value: float | None) -> float | None:
+    """As metrics.jsonl holds it, where JSON has no word for it."""
+    return value if value is not None and math.isfinite(value) else None

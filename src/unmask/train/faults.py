@@ -1,0 +1,67 @@
+"""Updates that cannot be used: what is said of them, what is written down, and when the run stops.
+
+An update whose loss or gradient norm is not finite, or whose norm passes `train.skip_above`, is at fault. With
+train.at_fault=stop the run ends before using it; with skip the weights and the optimizer's state stay as they are, its
+number passes, and the run stops after `MOST` in a row. Nothing else is looked back at, so a resumed run decides alike.
+
+    faults.jsonl    {"step": 7, "loss": …, "grad_norm": …, "documents": [{"document": 12, "begins": "The …"}, …]}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.train.checkpoint import cannot_write
+
+FILE = "faults.jsonl"
+MOST = 10
+"""Skipped updates in a row after which a run stops: what goes on like this learns nothing."""
+NAMED = 5
+"""Documents that a sentence names."""
+Documents = Callable[[int, float], Sequence[Mapping[str, Any]]]
+"""(step, progress) → the documents whose texts an update reads: {"document": number, "begins": its first words}."""
+
+
+def fault(loss: float | None, norm: float, most: float) -> str | None:
+    """Why an update cannot be used; None = it can.
+
+    >>> fault(2.5, 0.7, 0.0), fault(2.5, 40.0, 10.0), fault(math.nan, math.nan, 0.0)
+    (None, 'its gradient norm is 40, above train.skip_above=10', 'its loss is nan, its gradient norm nan')
+    """
+    if not math.isfinite(norm) or (loss is not None and not math.isfinite(loss)):
+        return f"its loss is {loss}, its gradient norm {norm:g}"
+    if most and norm > most:
+        return f"its gradient norm is {norm:g}, above train.skip_above={most:g}"
+    return None
+
+
+def named(documents: Sequence[Mapping[str, Any]]) -> str:
+    """A part of a sentence.
+
+    >>> named([{"document": 3, "begins": "The cat"}, {"document": 9, "begins": "A dog"}])
+    "it reads 2 documents of the training text: 3 ('The cat'), 9 ('A dog')"
+    """
+    if not documents:
+        return "its documents are not known"
+    some = ", ".join(f"{d['document']} ({d['begins']!r})" for d in documents[:NAMED])
+    more = f" and {len(documents) - NAMED} more in {FILE}" if len(documents) > NAMED else ""
+    number = "1 document" if len(documents) == 1 else f"{len(documents)} documents"
+    return f"it reads {number} of the training text: {some}{more}"
+
+
+def write(out: Path, step: int, loss: float | None, norm: float, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Append a line to RUN/faults.jsonl; numbers that are not finite as words, which JSON has none for."""
+    line = {"step": step, "loss": _number(loss), "grad_norm": _number(norm), "documents": list(documents)}
+    try:
+        with open(out / FILE, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise cannot_write(out / FILE, 4096, error) from error
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)

@@ -258,7 +258,6 @@ def test_it_is_listed_without_torch(name: str) -> None:
 # ---------------------------------------------------------------- the results that were committed
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="docs/labs/results/real-text.json is not there yet")
 def test_the_committed_claims_follow_from_the_committed_numbers() -> None:
     held = committed("real-text")
     assert [e.name for e in held.entries] == list(ENTRIES) and len(held.seeds) >= 3
@@ -302,7 +301,6 @@ def _worse(name: str, measure: str) -> Change:
     return change
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="docs/labs/results/real-text.json is not there yet")
 @pytest.mark.parametrize(
     ("begins", "loser"),
     [

@@ -38,6 +38,8 @@ _TWO = {"model.num_source_layers": 2}
 _IID = {"objective.preset": "iid", "objective.layout": "encdec", **_TWO}
 _WIDE = 48
 """Positions where source and target share a stack: 30 tokens, at most 5 gaps, and what closes them."""
+_TARGET = 12
+"""Of T5's target: one gap alone would leave no room for the texts that all are asked to write."""
 _ASKED = 37
 """Positions of 30 tokens between two marks and a query for one in 6, which stands at its token's place."""
 
@@ -73,7 +75,7 @@ SUBJECTS = (
         ONE, {"objective.preset": "iid", "objective.layout": "prefix", "context": _WIDE, "model.max_position": _WIDE}
     ),
     _subject(INITIAL, {**_IID, "model.init_std": 0.1}),
-    _subject(GAP, {**_IID, "objective.noise_density": 0.034}, steps=2 * STEPS),
+    _subject(GAP, {**_IID, "objective.noise_density": 0.034, "target_context": _TARGET}, steps=2 * STEPS),
     _subject(
         BOTH,
         {

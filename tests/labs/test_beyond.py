@@ -48,7 +48,6 @@ from unmask.objectives.masked import Masked
 from unmask.objectives.show import toy
 
 SMALL = World(fact_repeats=1, question_repeats=1, sum_count=10, story_count=4, review_count=60)
-HELD = pytest.mark.skipif(not (FOLDER / "beyond.json").exists(), reason="the five seeds were not run yet")
 
 
 # ---------------------------------------------------------------- who is compared
@@ -218,16 +217,14 @@ def replaced(results: Results, ratings: dict[str, list[list[float]]]) -> Results
 # ---------------------------------------------------------------- the committed record
 
 
-@HELD
 def test_the_committed_claims_are_what_its_figures_say() -> None:
     held = committed("beyond")
     assert held.title == LAB.title and held.seeds == [0, 1, 2, 3, 4]
     assert judged(held) == held.claims
     assert tables(held) == held.tables
-    assert (FOLDER / "beyond.json").stat().st_size < 300_000
+    assert (FOLDER / "beyond.json").stat().st_size < 400_000
 
 
-@HELD
 def test_a_remedy_reaches_the_rating_within_its_budget() -> None:
     read = Read(committed("beyond"))
     able = [n for n in REMEDIES if read.learnt(n) and read.flops(n) <= BUDGET * read.flops(T5) * (1 + 1e-9)]

@@ -13,8 +13,10 @@ PANELS = {
         "T5, twice the updates",
         "T5, spans of 3",
         "T5, half prefix LM",
-        "T5, relative positions",
         "T5, one stack",
+        "T5, larger initial weights",
+        "T5, one gap a window",
+        "T5, single words and spans of 3",
     ),
     "Mixtures and others": ("GPT-BERT", "AntLM", "permutation", "diffusion", "masked and next, behind a prefix", "UL2"),
 }

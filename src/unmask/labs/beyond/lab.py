@@ -8,12 +8,16 @@ from unmask.labs.base import Asked, Lab
 
 PANELS = {
     "Masks of 15, 30 and 40 %": ("masked 15 %", "masked 30 %", "masked 40 %"),
-    "Remedies for T5": (
+    "Remedies for T5, chosen beforehand": (
         "T5",
         "T5, twice the updates",
         "T5, spans of 3",
         "T5, half prefix LM",
+        "T5, relative positions",
         "T5, one stack",
+    ),
+    "Remedies for T5, found on another seed": (
+        "T5",
         "T5, larger initial weights",
         "T5, one gap a window",
         "T5, single words and spans of 3",

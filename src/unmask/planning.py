@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
+from unmask.building import resolve, training_loader
 from unmask.config import BudgetConfig
 from unmask.data.loader import Loader
 from unmask.errors import UserError
@@ -26,7 +27,7 @@ from unmask.model.cost import activation_numbers
 from unmask.networks import batch_flops, networks_of
 from unmask.programs import program_of
 from unmask.recipe import Recipe
-from unmask.run import begin, resolve, training_loader
+from unmask.run import begin
 from unmask.tensors import named_once
 from unmask.train import checkpoint, peak
 from unmask.train.devices import choose_device, choose_precision, to_device

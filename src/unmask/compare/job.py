@@ -94,9 +94,9 @@ class _Measured:
     """A run that is measured on one half of its held-out documents, or on all of them."""
 
     def __init__(self, spec: Spec, place: Path) -> None:
+        from unmask.building import evaluator
         from unmask.directory import prepared, stored_recipe
         from unmask.networks import networks_of
-        from unmask.run import evaluator
 
         self.checkpoints = place / "checkpoints"
         self.recipe = recipe = stored_recipe(place)

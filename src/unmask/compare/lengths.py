@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.batch import Batch
+from unmask.building import resolve, training_loader
 from unmask.config import BudgetConfig, CheckpointConfig
 from unmask.data.shards import Prepared
 from unmask.errors import UserError
+from unmask.networks import batch_flops
 from unmask.recipe import Recipe
-from unmask.run import batch_flops, resolve, training_loader
 from unmask.train.plan import steps_within
 
 EXACT = 1024

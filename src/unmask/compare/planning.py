@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from unmask.building import resolve, training_loader
 from unmask.compare.contamination import contamination
 from unmask.compare.halves import LEAST
 from unmask.compare.lengths import milestones, spread
@@ -16,8 +17,9 @@ from unmask.compare.settings import Study
 from unmask.config import Strict
 from unmask.data.shards import Prepared
 from unmask.errors import UserError
+from unmask.networks import batch_flops
 from unmask.recipe import Recipe
-from unmask.run import batch_flops, begin, resolve, training_loader
+from unmask.run import begin
 from unmask.train.checkpoint import write_json
 
 PLAN = "plan.json"

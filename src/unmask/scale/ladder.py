@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from unmask.batch import Batch
+from unmask.building import resolve, training_loader
 from unmask.chart import label
 from unmask.compare.tuning import scaled
 from unmask.config import BudgetConfig, ModelConfig
@@ -26,8 +27,8 @@ from unmask.description import kept_heads
 from unmask.errors import UserError
 from unmask.model.advise import resized
 from unmask.model.spec import parameters, parts
+from unmask.networks import batch_flops
 from unmask.recipe import Recipe
-from unmask.run import batch_flops, resolve, training_loader
 from unmask.scale.law import FLOPS_A_PARAMETER, Costs
 from unmask.scale.points import Counted
 from unmask.scale.rates import Rates

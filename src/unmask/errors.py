@@ -15,6 +15,10 @@ class RankError(UserError):
     """Of several processes that train one run, what this one alone ran into: it says so itself, not rank 0."""
 
 
+class Diverged(UserError):
+    """A run that ends because an update cannot be used (`train.faults`): a study's trial may, its runs may not."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known name, or "" where none is close: it ends a sentence."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -229,7 +229,9 @@ def test_a_function_of_ones_own_measures_and_ctrl_c_leaves_what_can_be_continued
     own = [w for w in words(place, "own", "processes=1") if not w.startswith(("masked=", "seeds=", "suites="))]
     own += [f"suites=bpb,cloze:{place / 'gaps.jsonl'},mine_of_compare:count@7", "seeds=1"]
     command = [sys.executable, "-m", "unmask", "compare", *own]
-    one = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job would not hear it
+    quiet = subprocess.DEVNULL
+    one = subprocess.Popen(command, stdout=quiet, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not list((place / "own").glob("runs/causal/0/metrics.jsonl")) and one.poll() is None:
         time.sleep(0.02)
     one.send_signal(signal.SIGINT)

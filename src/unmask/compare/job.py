@@ -24,7 +24,7 @@ import numpy as np
 
 from unmask.compare.halves import Half, halved
 from unmask.compare.results import Sample, counted
-from unmask.errors import UserError
+from unmask.errors import Diverged, UserError
 from unmask.process import patient_threads
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from unmask.lm import LM
 
 Kind = Literal["run", "trial", "time"]
-DIVERGED = "the loss of update "
-"""How the trainer's sentence about a loss that is no number begins."""
 MEASURED = "measured at step "
 """How a job says that it is done with a milestone."""
 WRITTEN = 24
@@ -77,8 +75,8 @@ def work(spec: Spec, study: Path) -> dict[str, Any]:
         recipe, steps = shortened(recipe, Budget(*spec.budget).updates(recipe, text), spec.share, spec.milestones)
     try:
         run = pretrain(recipe, out=place, resume="auto", cache=spec.cache)
-    except UserError as error:
-        if spec.kind != "trial" or not str(error).startswith(DIVERGED):
+    except Diverged as error:
+        if spec.kind != "trial":
             raise
         return {"loss": None, "said": str(error), "falling": False, **_spent(place)}
     if spec.kind == "time":

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, TermKey
-from unmask.errors import UserError
+from unmask.errors import Diverged, UserError
 from unmask.keyed import row_keys
 from unmask.tensors import named_once
 from unmask.train import checkpoint, faults, schedule
@@ -349,7 +349,7 @@ class Trainer:
         good = f"the last good checkpoint is {last[-1]}" if last else "no checkpoint was written yet"
         row = f", the {faults.MOST}th in a row" if train.at_fault == "skip" else ""
         mend = "" if train.at_fault == "skip" else ", or pass over it with train.at_fault=skip"
-        raise UserError(
+        raise Diverged(
             f"{told}: the run stops before using it{row}, {good}; lower train.learning_rate, lengthen "
             f"train.warmup_steps or look at the data{mend}"
         )

@@ -78,22 +78,22 @@ def build(
         norms_of(objective),
         Gradients(recipe.evaluation.gradients_every) if recipe.evaluation.gradients_every else None,
         ranks,
-        lambda step, progress: _documents(loader, text, step, progress),
+        lambda step, progress: _texts(loader, text, step, progress),
     )
     return trainer, evaluate
 
 
 BEGINS = 12
-"""Tokens that tell which document is meant."""
+"""Tokens that tell which text is meant."""
 
 
-def _documents(loader: Loader, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
-    """The documents that an update reads, each with its first words."""
-    start, found = text.train.documents, []
-    for document in loader.documents(step, progress):
-        ids = text.train.tokens[start[document] : min(start[document] + BEGINS, start[document + 1])]
-        found.append({"document": document, "begins": text.tokenizer.decode([int(i) for i in ids])})
-    return found
+def _texts(loader: Loader, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
+    """The texts that an update reads: each one's document and first words."""
+    decode = text.tokenizer.decode
+    return [
+        {"document": document, "begins": decode(tokens[:BEGINS].tolist())}
+        for document, tokens in loader.texts(step, progress)
+    ]
 
 
 def training_loader(recipe: Recipe, text: Prepared) -> Loader:

@@ -33,7 +33,7 @@ from unmask.lm import LM
 from unmask.loading import load
 from unmask.recipe import load_recipe
 from unmask.run import Run, begin, pretrain, read_held_out_text
-from unmask.train.floor import at_floor
+from unmask.train.floor import ABOVE, at_floor
 
 RECIPES = ("encoder-small", "decoder-small", "prefix-small", "encdec-small")
 TOKENS = 600_000
@@ -47,8 +47,6 @@ OVERRIDES: Mapping[str, Any] = {
 }
 PIECES = 512
 """Of held-out text, for bits per byte."""
-FLOOR = "not clearly below the unigram floor"
-"""Words of what each run says of itself; the demo says it once, of all."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ def _one(recipe: str, corpus: str, out: Path, tokens: float) -> Shown:
 
 
 def _but_floor(sentence: str) -> None:
-    if FLOOR not in sentence:
+    if ABOVE not in sentence:
         _say(sentence)
 
 
@@ -269,7 +267,7 @@ def _say_what_they_learnt(shown: list[Shown], console: Console) -> None:
     """Who has learnt no context, and a sample of each."""
     if low := [s.recipe for s in shown if _at_floor(s.run)]:
         console.print(
-            f"{FLOOR.capitalize()}: {', '.join(low)}.\n"
+            f"{ABOVE.capitalize()}: {', '.join(low)}.\n"
             "Such a model knows word frequencies at best, and no context yet: give more --tokens.\n",
             markup=False,
         )

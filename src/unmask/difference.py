@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unmask.config.base import flat
 from unmask.directory import stored_recipe
 from unmask.errors import UserError
 from unmask.recipe import Recipe, shipped, validate, values_of
@@ -58,18 +58,18 @@ class _Side:
         self.text: str | None = None
         self.tokenizer: str | None = None
         if not self.run:
-            self.settings = _flat(_recipe(str(what)).model_dump(mode="json"))
+            self.settings = flat(_recipe(str(what)).model_dump(mode="json"))
             return
         if told := instead_of_a_run(place):
             raise UserError(told)
-        self.settings = _flat(stored_recipe(place).model_dump(mode="json"))
+        self.settings = flat(stored_recipe(place).model_dump(mode="json"))
         self.text = Path(str(_json(place / "text.json").get("prepared", ""))).name or None
         if (place / "tokenizer.json").is_file():
             self.tokenizer = Tokenizer.load(place / "tokenizer.json").fingerprint
         plan = _json(place / "plan.json")
         made = {k: v for k, v in _json(place / "environment.json").items() if k != "format"}
-        self.environment = _flat({**made, **{k: plan[k] for k in ("precision", "precision_reason") if k in plan}})
-        self.results = _flat({**{k: plan[k] for k in ("total_steps",) if k in plan}, **_results(place)})
+        self.environment = flat({**made, **{k: plan[k] for k in ("precision", "precision_reason") if k in plan}})
+        self.results = flat({**{k: plan[k] for k in ("total_steps",) if k in plan}, **_results(place)})
 
 
 def _recipe(what: str) -> Recipe:
@@ -98,19 +98,6 @@ def _differing(name: str, a: Values, b: Values) -> list[dict[str, Any]]:
     """The keys whose values differ, in the order of `a`, then those that only `b` has."""
     keys = dict.fromkeys([*a, *b])
     return [{name: key, "a": a.get(key), "b": b.get(key)} for key in keys if a.get(key) != b.get(key)]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Values:
-    """Nested mappings as one, its keys joined by dots.
-
-    >>> _flat({"train": {"batch_size": 8}, "seed": 0, "extra": {}})
-    {'train.batch_size': 8, 'seed': 0, 'extra': {}}
-    """
-    out: Values = {}
-    for key, value in values.items():
-        inside = isinstance(value, Mapping) and value
-        out.update(_flat(value, f"{prefix}{key}.") if inside else {prefix + key: value})
-    return out
 
 
 def _json(path: Path) -> Values:

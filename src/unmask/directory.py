@@ -16,13 +16,14 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
+from unmask.config.base import flat
 from unmask.data.cache import cache_folder
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
@@ -93,7 +94,7 @@ def same(asked: Recipe, stored: Recipe, out: Path) -> None:
         explicit = {k: getattr(asked.model, k) for k in asked.model.model_fields_set}
         paths["model"] = stored.model.model_copy(update=explicit)
         paths |= {k: getattr(stored, k) for k in ("tokenizer", "start", "end") if k not in asked.model_fields_set}
-    a, b = (_flat(r.model_dump(mode="json")) for r in (asked.model_copy(update=paths), stored))
+    a, b = (flat(r.model_dump(mode="json")) for r in (asked.model_copy(update=paths), stored))
     # what `resolve` fills in where it is left out
     decided: dict[str, Any] = {"model.vocab_size": 0, "model.visibility": "causal", "start": None}
     family = FAMILIES.get(stored.model.family)
@@ -114,20 +115,13 @@ def same_machine(out: Path, say: Callable[[str], None]) -> None:
     except (OSError, ValueError):
         return
     now = environment()
-    flat_before, flat_now = _flat(before), _flat(now)
+    flat_before, flat_now = flat(before), flat(now)
     for key in ("packages.torch", "cpu_capability", "threads"):
         if flat_before.get(key) != flat_now.get(key):
             say(
                 f"{key} was {flat_before.get(key)} and is {flat_now.get(key)}: "
                 "the run continues, but not bit for bit as it would have"
             )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value})
-    return out
 
 
 def write_down(recipe: Recipe, text: Prepared, out: Path) -> None:

@@ -19,6 +19,11 @@ class Diverged(UserError):
     """A run that ends because an update cannot be used (`train.faults`): a study's trial may, its runs may not."""
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, for the inside of a sentence; its name where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest known name, or "" where none is close: it ends a sentence."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

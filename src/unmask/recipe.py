@@ -19,7 +19,7 @@ from unmask.config import (
     TokenizerConfig,
     TrainConfig,
 )
-from unmask.errors import UserError, nearest
+from unmask.errors import UserError, nearest, one_line
 from unmask.objectives import AnyObjective
 
 
@@ -133,7 +133,7 @@ def values_of(name: str | Path) -> tuple[dict[str, Any], str]:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"{where} is not YAML: {_one_line(error)}") from error
+        raise UserError(f"{where} is not YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
         raise UserError(f"{where} holds no settings: a recipe is a YAML mapping of keys like objective, model, train")
     return values, where
@@ -340,7 +340,3 @@ def _without_tags(loc: Sequence[Any]) -> list[Any]:
 
 def _fields(loc: Sequence[Any], root: type[BaseModel]) -> list[str]:
     return sorted({f for m in _walk(loc, root)[1] for f in m.model_fields})
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

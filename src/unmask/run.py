@@ -51,7 +51,7 @@ from unmask.train import peak
 from unmask.train.base import Counters
 from unmask.train.checkpoint import write_json
 from unmask.train.devices import choose_precision, tune_process
-from unmask.train.floor import at_floor
+from unmask.train.floor import ABOVE, at_floor
 from unmask.train.hooks import Progress
 from unmask.train.loggers import Loggers, chosen, kept
 from unmask.train.ranks import Ranks, session
@@ -215,7 +215,7 @@ def _finish(recipe: Recipe, trainer: Trainer, held: HeldOut, out: Path, say: Cal
         write_json(out / "result.json", {"format": FORMAT, "parameters": size, **networks, **measured})
     if held.unigram_floor is not None and at_floor(held.loss, held.unigram_floor):
         say(
-            f"the held-out loss {held.loss:.3f} is not clearly below the unigram floor {held.unigram_floor:.3f}: the "
+            f"the held-out loss {held.loss:.3f} is {ABOVE} {held.unigram_floor:.3f}: the "
             "model knows word frequencies at best, and no context yet; train longer, or lower the learning rates"
         )
     return Run(out, trainer.counters, held, size)

@@ -41,8 +41,11 @@ def test_its_documents_are_those_of_its_batches(corpus: Path) -> None:
         for batch in loader(step):
             assert batch.samples is not None
             read |= set(loader.pieces.document[loader.order.find(batch.samples.index)[0]].tolist())
-        assert loader.documents(step) == sorted(read) and read
-    assert np.unique([d for s in range(200) for d in loader.documents(s)]).size == len(text.train.documents) - 1
+        assert sorted({d for d, _ in loader.texts(step)}) == sorted(read) and read
+        for document, tokens in loader.texts(step):
+            first, end = text.train.documents[document : document + 2]
+            assert tokens.tolist() == text.train.tokens[first:end].tolist()
+    assert np.unique([d for s in range(200) for d, _ in loader.texts(s)]).size == len(text.train.documents) - 1
 
 
 def test_a_run_that_stops_says_which_and_writes_them_down(corpus: Path, tmp_path: Path) -> None:

@@ -17,6 +17,21 @@ WIDTH, LAYERS, HEADS = 256, 4, 4
 SOURCE, TARGET = 114, 29
 """T5's: 15 % of 128 tokens in spans of mean length 3, with sentinels and the end."""
 
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+}
+"""Under the names that most families have."""
+ENCODER = {
+    **SHAPE,
+    "intermediate_size": 4 * WIDTH,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+"""BERT's and ELECTRA's."""
+
 # ---------------------------------------------------------------- tokens and targets
 
 
@@ -70,67 +85,28 @@ def _span(b: Mapping[str, np.ndarray], head: Head) -> Batch:
 def bert() -> Any:
     from transformers import BertConfig, BertForMaskedLM
 
-    return BertForMaskedLM(
-        BertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            intermediate_size=4 * WIDTH,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-    )
+    return BertForMaskedLM(BertConfig(**ENCODER))
 
 
 def _modernbert() -> Any:
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-    return ModernBertForMaskedLM(
-        ModernBertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            intermediate_size=2 * WIDTH,
-            sparse_prediction=True,
-            pad_token_id=0,
-            cls_token_id=1,
-            sep_token_id=2,
-            bos_token_id=1,
-            eos_token_id=2,
-        )
-    )
+    marks = {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}
+    settings = ModernBertConfig(**SHAPE, intermediate_size=2 * WIDTH, sparse_prediction=True, **marks)
+    return ModernBertForMaskedLM(settings)
 
 
 def _gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=VOCABULARY,
-            n_embd=WIDTH,
-            n_layer=LAYERS,
-            n_head=HEADS,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-        )
-    )
+    shape = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS}
+    return GPT2LMHeadModel(GPT2Config(**shape, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
 
 
 def _llama() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            intermediate_size=WIDTH * 8 // 3,
-        )
-    )
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, intermediate_size=WIDTH * 8 // 3))
 
 
 def _t5() -> Any:

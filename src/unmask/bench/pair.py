@@ -16,13 +16,12 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, Examples, Targets, full, starts
 from unmask.bench.base import OURS, Row, Worker
-from unmask.bench.kinds import HEADS, LAYERS, WIDTH
+from unmask.bench.kinds import ENCODER, WIDTH
 from unmask.bench.steps import (
     BATCH,
     COMPILED,
     LENGTH,
     ROWS,
-    VOCABULARY,
     WEIGHTS,
     drawn,
     peer_sides,
@@ -84,16 +83,7 @@ def _corrupted(networks: nn.ModuleDict, batch: Batch) -> Tensor:
 def _prepare(folder: Path) -> None:
     from transformers import ElectraConfig, ElectraForPreTraining
 
-    settings = ElectraConfig(
-        vocab_size=VOCABULARY,
-        embedding_size=WIDTH,
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=4 * WIDTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    settings = ElectraConfig(**ENCODER, embedding_size=WIDTH)
     write_weights(ElectraForPreTraining(settings), folder)
     held = drawn()
     held["draw"] = np.random.default_rng(1).random(int(held["asked"].sum()))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.output import Json, app, emit
+from unmask.cli.output import Json, app, emit, in_bytes
 from unmask.errors import UserError
 
 
@@ -128,7 +128,4 @@ def _bytes(value: Any) -> Any:
     """Bytes in powers of 1024; of each value where there are several."""
     if isinstance(value, Mapping):
         return {k: _bytes(v) for k, v in value.items()}
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if value >= size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value} B"
+    return in_bytes(value)

@@ -26,6 +26,18 @@ def emit(value: Any) -> None:
     print(json.dumps(_plain(value), ensure_ascii=False, allow_nan=False))
 
 
+def in_bytes(value: float) -> str:
+    """In powers of 1024.
+
+    >>> in_bytes(100), in_bytes(3 << 19)
+    ('100 B', '1.5 MiB')
+    """
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)

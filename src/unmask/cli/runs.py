@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unmask.cli.output import Json, app, emit
+from unmask.cli.output import Json, app, emit, in_bytes
 
 Side = Annotated[str, typer.Argument(help="A run directory, or a recipe's name or file.", show_default=False)]
 
@@ -28,12 +28,16 @@ def _difference(found: Mapping[str, Any]) -> Iterator[str]:
 
     yield f"a  {found['a']}"
     yield f"b  {found['b']}"
-    yield "same settings" if not found["settings"] else f"{len(found['settings'])} settings differ"
+    yield "same settings" if not found["settings"] else _settings(len(found["settings"]))
     for what in ("text", "tokenizer"):
         if found[what] != "unknown":
             yield f"{found[what]} {what}"
     tables = {name: [_row(row) for row in found[name]] for name in ("settings", "environment", "results")}
     yield from lines(tables)
+
+
+def _settings(number: int) -> str:
+    return "1 setting differs" if number == 1 else f"{number} settings differ"
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,9 +73,9 @@ def plan_lines(found: Mapping[str, Any]) -> Iterator[str]:
         "FLOPs": None if found["flops"] is None else f"{found['flops']:.3g}",
         "hours": f"{'–' if found['hours'] is None else _hours(found['hours'])} ({found['hours_are']})",
         "parameters": found["parameters"],
-        "disk": f"{_bytes(found['disk']['bytes'])} ({found['disk']['checkpoints']} checkpoints at most, "
-        f"{_bytes(found['disk']['bytes_of_one'])} each)",
-        "memory": [{k: v if k == "with" else _bytes(v) for k, v in row.items()} for row in found["memory"]],
+        "disk": f"{in_bytes(found['disk']['bytes'])} ({found['disk']['checkpoints']} checkpoints at most, "
+        f"{in_bytes(found['disk']['bytes_of_one'])} each)",
+        "memory": [{k: v if k == "with" else in_bytes(v) for k, v in row.items()} for row in found["memory"]],
     }
     yield from lines(shown)
 
@@ -89,15 +93,3 @@ def _hours(hours: float) -> str:
     ('0.004', '3.46', '123')
     """
     return f"{hours:.3g}" if hours >= 0.01 else f"{hours:.1g}"
-
-
-def _bytes(value: float) -> str:
-    """In powers of 1024.
-
-    >>> _bytes(100), _bytes(3 << 19)
-    ('100 B', '1.5 MiB')
-    """
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if value >= size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value:.0f} B"

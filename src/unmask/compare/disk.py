@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from unmask.compare.settings import Study, flat
+from unmask.compare.settings import Study
+from unmask.config.base import flat
 from unmask.errors import UserError
 
 STUDY = "study.yaml"

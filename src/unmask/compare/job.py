@@ -24,6 +24,7 @@ import numpy as np
 
 from unmask.compare.halves import Half, halved
 from unmask.compare.results import Sample, counted
+from unmask.config.base import finite
 from unmask.errors import Diverged, UserError
 from unmask.process import patient_threads
 
@@ -84,7 +85,7 @@ def work(spec: Spec, study: Path) -> dict[str, Any]:
         return {"seconds_per_step": plan.seconds_per_step if plan is not None else None}
     if spec.kind == "trial":
         found = run.held_out.loss if spec.half == "all" else _Measured(spec, place).loss(steps[-1]).loss
-        return {"loss": _finite(found), "falling": falling(_losses(place)), **_spent(place)}
+        return {"loss": finite(found), "falling": falling(_losses(place)), **_spent(place)}
     return {"parameters": run.parameters, **measured(spec, place, steps)}
 
 
@@ -130,7 +131,7 @@ def measured(spec: Spec, place: Path, steps: Sequence[int]) -> dict[str, Any]:
         points.append(
             {
                 **counted(state),
-                "values": {a.measure.name: _finite(a.value) for a in answers},
+                "values": {a.measure.name: finite(a.value) for a in answers},
                 "details": {a.measure.name: a.details for a in answers if a.details},
             }
         )
@@ -188,10 +189,6 @@ def _losses(place: Path) -> list[float]:
 def _spent(place: Path) -> dict[str, float]:
     lines = _lines(place)
     return {key: float(lines[-1][key]) if lines else 0.0 for key in ("flops", "seconds")}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is None or math.isfinite(value) else None
 
 
 def _end_with_parent() -> None:

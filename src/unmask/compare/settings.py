@@ -33,6 +33,7 @@ from pydantic import Field
 from unmask.compare.functions import function, is_function, meant
 from unmask.compare.lengths import Budget
 from unmask.config import Strict
+from unmask.config.base import flat
 from unmask.data.text import absolute
 from unmask.errors import UserError, near_file, nearest
 from unmask.evaluation.suites import SUITES
@@ -199,14 +200,6 @@ def _listed(file: str) -> tuple[list[_Entry], dict[str, Any]] | None:
         found.append(_Entry(str(name), given["recipe"], flat({k: v for k, v in given.items() if k != "recipe"})))
     own = {key: beside.pop(key) for key in OWN if key in beside}
     return found, {**own, **flat(beside)}
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted keys."""
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return out
 
 
 def _require_names(names: Sequence[str]) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -9,3 +13,21 @@ class Strict(BaseModel):
     """Frozen; an unknown key is an error, and so is a number that is infinite or none (nan)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "", join: str = ".") -> dict[str, Any]:
+    """Nested mappings as one, its keys joined; empty ones leave nothing.
+
+    >>> flat({"train": {"batch_size": 8}, "seed": 0, "extra": {}})
+    {'train.batch_size': 8, 'seed': 0}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        name = prefix + key
+        out |= flat(value, name + join, join) if isinstance(value, Mapping) else {name: value}
+    return out
+
+
+def finite(value: float | None) -> float | None:
+    """As a record holds it: neither it nor JSON has a word for what is not finite."""
+    return value if value is not None and math.isfinite(value) else None

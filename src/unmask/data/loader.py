@@ -186,13 +186,18 @@ class Loader:
                 )
         return out
 
-    def documents(self, step: int, progress: float = 0.0) -> list[int]:
-        """The documents whose texts an update reads, by number in the training text, ascending; no partners'."""
+    def texts(self, step: int, progress: float = 0.0) -> list[tuple[int, np.ndarray]]:
+        """The texts that an update reads, by place in the corpus: each one's document, by number, and its tokens.
+
+        Pieces of a document are texts by themselves; second texts of pairs are not among them.
+        """
         number, turn = divmod(step, self.steps)
         window = self.window(number, round(progress * (step - turn) / max(step, 1), 9))
         mine = np.isin(window.place.row, np.arange(turn, window.place.rows, self.steps))
-        found = [piece[mine & (window.part == k)] for k, (piece, _) in enumerate(window.found)]
-        return np.unique(self.pieces.document[np.concatenate(found)]).tolist()
+        piece = np.unique(np.concatenate([p[mine & (window.part == k)] for k, (p, _) in enumerate(window.found)]))
+        none = np.zeros(len(piece), np.int64)
+        read = read_rows(self.text.tokens, self.pieces, piece, none.astype(np.uint64), none, 0.0, self.separator)
+        return list(zip(self.pieces.document[piece].tolist(), np.split(read.tokens, read.start[1:-1]), strict=True))
 
     def coverage(self, steps: int) -> str | None:
         """How often so many updates have read each text of a corpus: equally often, but for an epoch that is not over.

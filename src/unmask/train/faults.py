@@ -5,6 +5,8 @@ train.at_fault=stop the run ends before using it; with skip the weights and the 
 number passes, and the run stops after `MOST` in a row. Nothing else is looked back at, so a resumed run decides alike.
 
     faults.jsonl    {"step": 7, "loss": …, "grad_norm": …, "documents": [{"document": 12, "begins": "The …"}, …]}
+
+A text is a piece of a document: one that is read in several pieces is named with the first words of each.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ FILE = "faults.jsonl"
 MOST = 10
 """Skipped updates in a row after which a run stops: what goes on like this learns nothing."""
 NAMED = 5
-"""Documents that a sentence names."""
+"""Texts that a sentence names."""
 Documents = Callable[[int, float], Sequence[Mapping[str, Any]]]
-"""(step, progress) → the documents whose texts an update reads: {"document": number, "begins": its first words}."""
+"""(step, progress) → the texts that an update reads: {"document": its number, "begins": the text's first words}."""
 
 
 def fault(loss: float | None, norm: float, most: float) -> str | None:
@@ -39,18 +41,26 @@ def fault(loss: float | None, norm: float, most: float) -> str | None:
     return None
 
 
-def named(documents: Sequence[Mapping[str, Any]]) -> str:
-    """A part of a sentence.
+def told(step: int, why: str, documents: Sequence[Mapping[str, Any]]) -> str:
+    """What is said of an update.
 
-    >>> named([{"document": 3, "begins": "The cat"}, {"document": 9, "begins": "A dog"}])
-    "it reads 2 documents of the training text: 3 ('The cat'), 9 ('A dog')"
+    >>> told(7, "its loss is nan", [{"document": 3, "begins": "The cat"}, {"document": 9, "begins": "A dog"}])
+    "update 7 is at fault: its loss is nan; it reads 2 texts, of documents 3 ('The cat'), 9 ('A dog')"
     """
-    if not documents:
-        return "its documents are not known"
     some = ", ".join(f"{d['document']} ({d['begins']!r})" for d in documents[:NAMED])
     more = f" and {len(documents) - NAMED} more in {FILE}" if len(documents) > NAMED else ""
-    number = "1 document" if len(documents) == 1 else f"{len(documents)} documents"
-    return f"it reads {number} of the training text: {some}{more}"
+    number = "1 text, of document" if len(documents) == 1 else f"{len(documents)} texts, of documents"
+    return f"update {step} is at fault: {why}; " + (f"it reads {number} {some}{more}" if documents else "")
+
+
+def ending(said: str, whole: Sequence[Path], skips: bool) -> str:
+    """The sentence that a run ends with; whole: its checkpoints."""
+    good = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint was written yet"
+    row, mend = (f", the {MOST}th in a row", "") if skips else ("", ", or pass over it with train.at_fault=skip")
+    return (
+        f"{said}: the run stops before using it{row}, {good}; lower train.learning_rate, lengthen "
+        f"train.warmup_steps or look at the data{mend}"
+    )
 
 
 def write(out: Path, step: int, loss: float | None, norm: float, documents: Sequence[Mapping[str, Any]]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+ABOVE = "not clearly below the unigram floor"
+"""How a sentence says so; `demo` knows it by this."""
 AT_FLOOR = 0.05
 """Nats below the unigram floor that a model must reach before it is taken to have learnt any context."""
 
@@ -48,7 +50,7 @@ class Floor:
             return None
         self.said = True
         return (
-            f"WARNING: the held-out loss {loss:.3f} is not clearly below the unigram floor {floor:.3f}, and no longer "
+            f"WARNING: the held-out loss {loss:.3f} is {ABOVE} {floor:.3f}, and no longer "
             "falls: the model knows word frequencies and no context; masked models leave it late, so train longer "
             "first, then lower the learning rates or raise the share of targets, and look at the text if nothing helps"
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from unmask.train.checkpoint import cannot_write
 from unmask.train.live import Display, Mark, number, rows
 from unmask.train.loggers import Loggers
 from unmask.train.peak import Peak
+from unmask.train.spread import Term
 
 
 class Metrics:
@@ -115,19 +116,6 @@ class Evaluation:
         return step > 0 and (step == total or (self.every > 0 and step % self.every == 0))
 
 
-class Summand(Protocol):
-    """A term of the loss; `loss.Term` is one."""
-
-    @property
-    def sum(self) -> Tensor: ...
-
-    @property
-    def norm(self) -> float: ...
-
-    @property
-    def coefficient(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class Gradients:
     """After every `every` updates, how the gradients of the parts of a mixture stand to each other.
@@ -144,7 +132,7 @@ class Gradients:
     def due(self, step: int) -> bool:
         return self.every > 0 and step % self.every == 0
 
-    def __call__(self, networks: nn.ModuleDict, terms: Mapping[TermKey, Summand]) -> dict[str, Any]:
+    def __call__(self, networks: nn.ModuleDict, terms: Mapping[TermKey, Term]) -> dict[str, Any]:
         """`terms` of one micro-batch, with their graph."""
         losses: dict[str, Tensor] = {}
         for (part, _), term in terms.items():

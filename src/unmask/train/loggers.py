@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from unmask.errors import UserError, nearest
+from unmask.config.base import flat
+from unmask.errors import UserError, nearest, one_line
 from unmask.train.checkpoint import write_json
 
 FORMAT = 1
@@ -186,7 +187,7 @@ class Loggers:
             except Exception as error:
                 self.close()
                 raise UserError(
-                    f"log={kind} cannot start ({_one_line(error)}): mend this, or leave log={kind} out"
+                    f"log={kind} cannot start ({one_line(error)}): mend this, or leave log={kind} out"
                 ) from error
 
     def write(self, line: Mapping[str, Any]) -> None:
@@ -210,7 +211,7 @@ class Loggers:
             except Exception as error:  # whatever a service raises
                 del self.open[kind]
                 self.say(
-                    f"WARNING: log={kind} failed ({_one_line(error)}): the run goes on without it, and metrics.jsonl "
+                    f"WARNING: log={kind} failed ({one_line(error)}): the run goes on without it, and metrics.jsonl "
                     "holds every line"
                 )
 
@@ -235,10 +236,6 @@ def _read(out: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) and values.get("format") == FORMAT else {}
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 # ---------------------------------------------------------------- what of a line
 
 
@@ -251,13 +248,5 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
     {'held_out/loss': 2.4}
     """
     values = {f"held_out/{k}": v for k, v in line.get("evaluation", {}).items()}
-    values |= _flat("train", {k: v for k, v in line.items() if k not in ("step", "evaluation")})
+    values |= flat({k: v for k, v in line.items() if k not in ("step", "evaluation")}, "train/", "/")
     return {k: float(v) for k, v in values.items() if v is not None}
-
-
-def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}/{key}"
-        out.update(_flat(name, value) if isinstance(value, Mapping) else {name: value})
-    return out

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, TermKey
+from unmask.config.base import finite
 from unmask.errors import Diverged, UserError
 from unmask.keyed import row_keys
 from unmask.tensors import named_once
@@ -268,9 +269,9 @@ class Trainer:
             self.calibration = None
         line: dict[str, object] = {k: getattr(c, k) for k in ("step", "tokens", "target_tokens", "seconds", "flops")}
         line["lr"] = share * self.settings.train.learning_rate
-        line["loss"] = _finite(loss)
-        line["terms"] = {"/".join(key): _finite(values[key][1]) if key in counted else None for key in values}
-        line["grad_norm"] = _finite(norm)
+        line["loss"] = finite(loss)
+        line["terms"] = {"/".join(key): finite(values[key][1]) if key in counted else None for key in values}
+        line["grad_norm"] = finite(norm)
         for name in ("batches_without_targets", "skipped"):
             if number := getattr(c, name):
                 line[name] = number
@@ -340,19 +341,12 @@ class Trainer:
         documents = self.documents(c.step, self._pace(c.step)[0])
         if self.ranks.first:
             faults.write(self.out, c.step + 1, loss, norm, documents)
-        told = f"update {c.step + 1} is at fault: {why}; {faults.named(documents)}"
+        said, skips = faults.told(c.step + 1, why, documents), train.at_fault == "skip"
         c.skipped, c.skipped_in_a_row = c.skipped + 1, c.skipped_in_a_row + 1
-        if train.at_fault == "skip" and c.skipped_in_a_row < faults.MOST:
-            self._say(f"WARNING: {told}; it is skipped")
+        if skips and c.skipped_in_a_row < faults.MOST:
+            self._say(f"WARNING: {said}; it is skipped")
             return False
-        last = list(checkpoint.find(self.checkpoints).whole.values())
-        good = f"the last good checkpoint is {last[-1]}" if last else "no checkpoint was written yet"
-        row = f", the {faults.MOST}th in a row" if train.at_fault == "skip" else ""
-        mend = "" if train.at_fault == "skip" else ", or pass over it with train.at_fault=skip"
-        raise Diverged(
-            f"{told}: the run stops before using it{row}, {good}; lower train.learning_rate, lengthen "
-            f"train.warmup_steps or look at the data{mend}"
-        )
+        raise Diverged(faults.ending(said, list(checkpoint.find(self.checkpoints).whole.values()), skips))
 
     # ------------------------------------------------------------ between updates
 
@@ -388,24 +382,26 @@ class Trainer:
         step, device = self.counters.step - 1, self.settings.device
         micro = self.batches(step, self._pace(step)[0], *([range(self.micro)] if self.ranks.count > 1 else []))
         batch = max(micro, key=lambda b: len({part for (part, _), norm in b.norms().items() if norm}))
-        modes = [(module, module.training) for module in self.networks.modules()]
-        try:
-            self.networks.eval()
-            with torch.random.fork_rng(_gpus(device)), torch.enable_grad():
-                with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                    terms = self.terms(self.networks, to_device(batch, device), None)
-                return gradients(self.networks, {key: terms[key] for key in batch.heads})  # no router's
-        finally:
-            for module, training in modes:
-                module.training = training
+        with self._at_rest(), torch.enable_grad():
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                terms = self.terms(self.networks, to_device(batch, device), None)
+            return gradients(self.networks, {key: terms[key] for key in batch.heads})  # no router's
 
     def measured(self, function: Callable[[nn.ModuleDict], Found]) -> Found:
         """What a function makes of the networks in evaluation mode, as they are, on every rank."""
+        with self._at_rest():
+            return self.spread.measured(function)
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """Without gradients, in evaluation mode; modes and the global generator are afterwards what they were."""
+        device = self.settings.device
+        gpus = [device.index or 0] if device.type == "cuda" else []
         modes = [(module, module.training) for module in self.networks.modules()]
         try:
-            with torch.no_grad(), torch.random.fork_rng(_gpus(self.settings.device)):
+            with torch.no_grad(), torch.random.fork_rng(gpus):
                 self.networks.eval()
-                return self.spread.measured(function)
+                yield
         finally:
             for module, training in modes:
                 module.training = training
@@ -431,12 +427,3 @@ class Trainer:
         if (warning := self.floor(c.step, result)) is not None:
             self._say(warning)
         return True
-
-
-def _gpus(device: torch.device) -> list[int]:
-    return [device.index or 0] if device.type == "cuda" else []
-
-
-def _finite(value: float | None) -> float | None:
-    """As metrics.jsonl holds it, where JSON has no word for it."""
-    return value if value is not None and math.isfinite(value) else None

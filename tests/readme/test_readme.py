@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from unmask.compare.results import Results
-from unmask.demo import FLOOR
+from unmask.train.floor import ABOVE
 from unmask.directory import prepared
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,8 +115,8 @@ def test_demo_opens_with_the_small_world_and_checks_every_export(place: Path) ->
     assert all((place / "demo" / "world" / name).exists() for name in ("results.json", "report.html", "picture.svg"))
     assert done.stdout.index("small world") < done.stdout.index("Four architectures on my.txt")
     assert len(table) == 4
-    low = [line for line in (done.stdout + done.stderr).splitlines() if FLOOR in line.lower() and "-0: " not in line]
-    assert low == [f"{FLOOR.capitalize()}: encoder-small, decoder-small, prefix-small, encdec-small."]
+    low = [line for line in (done.stdout + done.stderr).splitlines() if ABOVE in line.lower() and "-0: " not in line]
+    assert low == [f"{ABOVE.capitalize()}: encoder-small, decoder-small, prefix-small, encdec-small."]
     page = (place / "demo" / "report.html").read_text(encoding="utf-8")
     found = Results.read(place / "demo" / "results.json")
     assert [e.name for e in found.entries] == list(table) and all(name in page for name in table)

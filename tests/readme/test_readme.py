@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from unmask.compare.results import Results
-from unmask.train.floor import ABOVE
 from unmask.directory import prepared
+from unmask.train.floor import ABOVE
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

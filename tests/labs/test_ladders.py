@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -179,7 +180,6 @@ def test_unknown_settings_are_refused(data: Path) -> None:
 # ---------------------------------------------------------------- the results that were committed
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="docs/labs/results/ladders.json is not there yet")
 def test_the_committed_claims_follow_from_the_committed_numbers() -> None:
     held = committed("ladders")
     assert [e.name for e in held.entries] == list(EVERY) and len(held.seeds) >= 2
@@ -188,11 +188,11 @@ def test_the_committed_claims_follow_from_the_committed_numbers() -> None:
     for entry in held.entries:
         (study,) = (name for name, entries in STUDIES.items() if entry.name in entries)
         amount = OWN[study]["budget.flops"]
-        assert entry.settings["budget"] == {"flops": amount}
+        assert {k: v for k, v in entry.settings["budget"].items() if v is not None} == {"flops": amount}
         for run in entry.runs:
             assert run.points[-1].flops == pytest.approx(amount, rel=0.02)
     text = RESULTS.read_text(encoding="utf-8")
-    assert len(text) < KEPT and "/work" not in text and "/tmp" not in text
+    assert len(text) < KEPT and not re.search(r"[\"= ]/\w", text)
 
 
 def moved(found: Results, name: str, by: float) -> Results:
@@ -220,7 +220,7 @@ ORDERS = [
     ("In T5, denoising (BERT-style)", "bert-style", True),
     ("In T5, writing the spans alone", "iid-15", None),
     ("In T5, 15 and 25", "iid-25", None),
-    ("In T5, 15 % is ahead", "iid-15", True),
+    ("In T5, 15 % of noise are ahead", "iid-15", True),
     ("In T5, spans of 3 cannot", "span-3", None),
     ("In T5, spans of 3 are", "span-3", True),
     ("In T5, two stacks that share", "shared", None),
@@ -237,7 +237,6 @@ ORDERS = [
 """How a statement begins, an entry that is moved far down and far up, and what the latter makes of it (None: false)."""
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="docs/labs/results/ladders.json is not there yet")
 @pytest.mark.parametrize(("begins", "name", "wins"), ORDERS, ids=lambda v: str(v))
 def test_a_claim_turns_with_the_numbers(begins: str, name: str, wins: bool | None) -> None:
     held = committed("ladders")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -270,7 +271,7 @@ def test_the_committed_claims_follow_from_the_committed_numbers() -> None:
         for run in entry.runs:
             assert run.points[-1].flops == pytest.approx(amount, rel=0.01)
     text = RESULTS.read_text(encoding="utf-8")
-    assert len(text) < KEPT and "/work" not in text and "/tmp" not in text
+    assert len(text) < KEPT and not re.search(r"[\"= ]/\w", text)
 
 
 Change = Callable[[Results], Results]

@@ -31,7 +31,9 @@ MODELS = {
 
 
 def row(config: ModelConfig) -> list[float]:
-    """GB: DDP with AdamW and with Muon, FSDP on 8 and on 64 ranks, more with accumulation, activations of a row."""
+    """GB: DDP with AdamW and with Muon, FSDP on 8 and on 64 ranks, more with accumulation, activations of a row, and
+    with activation checkpointing.
+    """
     size = parameters(config)
     one = parameters(config) - parameters(config.model_copy(update={"num_layers": config.num_layers - 1}))
     outside = size - config.num_layers * one  # tables, heads, the last norm
@@ -43,10 +45,11 @@ def row(config: ModelConfig) -> list[float]:
         *((16 / ranks + 2) * size + in_use for ranks in (8, 64)),
         4 * size,
         2 * activation_numbers(config, CONTEXT),
+        2 * activation_numbers(config, CONTEXT, recompute=True),
     ]
     return [size / 1e6, *(v / 1e9 for v in found)]
 
 
 if __name__ == "__main__":
     for name, config in MODELS.items():
-        print(f"{name:28}", *(f"{v:8.1f}" for v in row(config)))
+        print(f"{name:28}", *(f"{v:8.2f}" for v in row(config)))

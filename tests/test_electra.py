@@ -11,20 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask import electra
 from unmask.batch import Batch, Rows
 from unmask.config import ModelConfig
 from unmask.data.collate import collate
-from unmask.electra import copy_loss, inverse, put, warning
+from unmask.electra import copy_loss, put, warning
 from unmask.errors import UserError
-from unmask.loss import Term
+from unmask.loss import Term, head_sum, sampled_sum
 from unmask.model.cost import flops, head_flops
+from unmask.model.heads import read
 from unmask.networks import Shifted, networks_of, summed
 from unmask.objectives import Replaced
 from unmask.objectives.show import toy
 from unmask.programs import norms_of, program_of
 from unmask.run import batch_flops
 from unmask.train.devices import to_device
+from unmask.vocabulary import inverse
 
 CONFIG = ModelConfig(
     vocab_size=100, hidden_size=32, num_layers=2, num_heads=4, max_position=64, head_transform=True, embedding_norm=True
@@ -72,7 +73,7 @@ def test_samples_follow_the_softmax() -> None:
     for logits in (torch.randn(40) * 2, torch.cat([torch.zeros(1), torch.full((39,), -9.0)]), torch.zeros(40)):
         n = 200_000
         draw = torch.rand(n, dtype=torch.float64)
-        drawn = torch.cat([inverse(logits.expand(len(part), 40), part) for part in draw.split(10_000)])
+        drawn = torch.cat([inverse(logits.softmax(0).expand(len(part), 40), part) for part in draw.split(10_000)])
         expected = logits.double().softmax(0) * n
         big = expected >= 10
         observed, expected = torch.bincount(drawn, minlength=40)[big].double(), expected[big]
@@ -85,22 +86,40 @@ def test_a_token_without_probability_is_never_drawn() -> None:
     logits = torch.full((5, 6), -torch.inf)
     logits[:, 2], logits[:, 4] = 0.0, 0.0
     draw = torch.tensor([0.0, 0.25, 0.4999999, 0.5, 1 - 2.0**-53], dtype=torch.float64)
-    assert inverse(logits, draw).tolist() == [2, 2, 2, 4, 4]
+    assert inverse(logits.softmax(1), draw).tolist() == [2, 2, 2, 4, 4]
+    wide = torch.zeros(5, 1000)
+    wide[:, 300], wide[:, 999] = 0.5, 0.5
+    assert inverse(wide, draw).tolist() == [300, 300, 300, 999, 999]
 
 
-def test_sampling_is_fp32_under_autocast_and_has_no_gradient() -> None:
+def test_samples_are_those_of_all_sums_in_fp64() -> None:
+    torch.manual_seed(0)
+    shares = (torch.randn(300, 1031) * 3).softmax(1)
+    draw = torch.rand(300, dtype=torch.float64)
+    sums = shares.double().cumsum(1)
+    expected = torch.searchsorted(sums, draw[:, None] * sums[:, -1:], right=True).squeeze(1)
+    assert torch.equal(inverse(shares, draw), expected)
+
+
+def test_what_is_sampled_is_what_the_loss_reads() -> None:
+    """Loss and gradient are those without sampling; samples and right answers are those of the head's logits."""
     objective = Replaced()
     networks, batch = networks_of(objective, CONFIG), batch_of(objective)
-    module, targets = networks["generator"].heads["lm"], batch.targets["replaced", "lm"]
-    states = torch.randn(len(targets.value), 1, 8, requires_grad=True)
+    head, targets = batch.heads["replaced", "lm"], batch.targets["replaced", "lm"]
+    module = networks["generator"].heads["lm"]
     with torch.no_grad():
         for p in module.parameters():
             p.add_(torch.randn(p.shape))
-    plain, likeliest = electra.sample(module, states, targets)
-    with torch.autocast("cpu", torch.bfloat16):
-        under, again = electra.sample(module, states, targets)
-    assert plain.tolist() == under.tolist() and likeliest.tolist() == again.tolist()
-    assert not plain.requires_grad and len(set(plain.tolist())) > 3
+    states = torch.randn(*batch.stream.tokens.shape, 8, requires_grad=True)
+    total, drawn = sampled_sum(head, module, states, batch, targets)
+    plain = head_sum(head, module, states, batch, targets)
+    assert torch.equal(total, plain)
+    (one,), (two,) = torch.autograd.grad(total, states), torch.autograd.grad(plain, states)
+    assert torch.equal(one, two)
+    logits = module.project(module.features(read(states, batch.stream, head, targets.index)))
+    assert drawn.tokens.tolist() == inverse(logits.softmax(-1), targets.draw).tolist()
+    assert drawn.right.tolist() == (logits.argmax(-1) == targets.value).tolist()
+    assert not drawn.tokens.requires_grad and len(set(drawn.tokens.tolist())) > 3
 
 
 def test_padding_of_targets_replaces_nothing() -> None:

@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unmask import loss
+from unmask import vocabulary
 from unmask.batch import Examples, Head, Rows, Targets, full
 from unmask.config import ModelConfig
 from unmask.config.model import ExpertsConfig
 from unmask.data.collate import collate
-from unmask.loss import announced, forward_heads, linear_cross_entropy
+from unmask.loss import announced, forward_heads
 from unmask.objectives import Causal, Masked
 from unmask.objectives.base import LM
 from unmask.objectives.show import toy
+from unmask.vocabulary import linear_cross_entropy
 
 N, D, V = 37, 8, 23
 CHUNKS = [1, 5, 16, 37, 100]
@@ -54,7 +55,7 @@ def plain(
 def test_equals_cross_entropy(
     dtype: torch.dtype, biased: bool, cap: float | None, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss, "_chunk", lambda v: chunk)
+    monkeypatch.setattr(vocabulary, "_chunk", lambda v: chunk)
     x, weight, bias, value, w = inputs(dtype)
     learned = [x, weight, bias] if biased else [x, weight]
     ours = linear_cross_entropy(x, weight, bias if biased else None, value, w, cap)
@@ -70,7 +71,7 @@ def test_equals_cross_entropy(
 
 @pytest.mark.parametrize("cap", [None, 1.5])
 def test_gradcheck(cap: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "_chunk", lambda v: 4)
+    monkeypatch.setattr(vocabulary, "_chunk", lambda v: 4)
     x, weight, bias, value, w = inputs(n=9, v=6)
     w = w.double()
     assert torch.autograd.gradcheck(lambda a, b, c: linear_cross_entropy(a, b, c, value, w, cap), (x, weight, bias))
@@ -139,7 +140,7 @@ def test_bf16_gradients_do_not_lose_bits_with_the_number_of_chunks(monkeypatch: 
     want = torch.autograd.grad(plain(x.double(), weight.double(), bias.double(), value, w.double()), weight)[0]
 
     def error(chunk: int) -> float:
-        monkeypatch.setattr(loss, "_chunk", lambda v: chunk)
+        monkeypatch.setattr(vocabulary, "_chunk", lambda v: chunk)
         with torch.autocast("cpu", torch.bfloat16):
             total = linear_cross_entropy(x, weight, bias, value, w)
         got = torch.autograd.grad(total / 1000, weight)[0]
@@ -168,7 +169,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_logits_exist_in_chunks_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "_chunk", lambda v: 10)
+    monkeypatch.setattr(vocabulary, "_chunk", lambda v: 10)
     x, weight, bias, value, w = inputs(torch.float32, n=500, v=300)
     with Largest() as ours:
         linear_cross_entropy(x, weight, bias, value, w).backward()
@@ -177,9 +178,10 @@ def test_logits_exist_in_chunks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert theirs.elements == 500 * 300 and ours.elements <= max(10 * 300, 500 * D, 300 * D)
 
 
-def test_a_chunk_is_about_sixteen_megabytes() -> None:
-    assert loss._chunk(8192) * 8192 * 4 == 1 << 24
-    assert loss._chunk(10) == 1024 and loss._chunk(10**9) == 32
+def test_a_chunk_is_thirty_two_megabytes_and_a_block_two() -> None:
+    assert vocabulary._chunk(1 << 15) * (1 << 15) * 2 == 1 << 25  # in bf16
+    assert vocabulary._chunk(10) == 1024 and vocabulary._chunk(10**9) == 32
+    assert vocabulary._block(1 << 15) * (1 << 15) * 4 == 1 << 21 and vocabulary._block(10**9) == 1
 
 
 def test_evaluation_makes_no_gradients() -> None:
@@ -206,7 +208,7 @@ class Linear(torch.nn.Module):
             )
         }
 
-    def forward(self, batch: object, generator: object = None) -> dict[str, torch.Tensor]:
+    def forward(self, batch: object, generator: object = None, at: object = None) -> dict[str, torch.Tensor]:
         return {"stream": self.table[batch.stream.tokens.long()]}
 
 
@@ -283,7 +285,7 @@ class Routed(Linear):
         self.config = ModelConfig(experts=ExpertsConfig(**coefficients))
         self.router = torch.nn.Parameter(torch.tensor([1.5, 4.0]))
 
-    def forward(self, batch: object, generator: object = None) -> dict[str, torch.Tensor]:
+    def forward(self, batch: object, generator: object = None, at: object = None) -> dict[str, torch.Tensor]:
         return {**super().forward(batch), "router": self.router}
 
 

@@ -20,7 +20,7 @@ from unmask.evaluation.learnt import Classes
 from unmask.loading import words_of
 from unmask.model.bundle import stock_family
 from unmask.model.families import FAMILIES
-from unmask.networks import batch_flops, networks_of
+from unmask.networks import batch_flops, networks_of, run_with
 from unmask.objectives.base import Shape
 from unmask.programs import norms_of, program_of
 from unmask.recipe import Recipe
@@ -57,6 +57,7 @@ def build(
         ranks.device(recipe.device),
         recipe.compile,
     )
+    run_with(networks, recipe.attention, train.activation_checkpointing, settings.device)
     evaluate = evaluator(recipe, text, loader.shape)
 
     def figures(networks: nn.ModuleDict) -> dict[str, float]:

@@ -160,11 +160,21 @@ def environment() -> dict[str, Any]:
         "format": FORMAT,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "packages": {p: _version(p) for p in packages},
     }
+
+
+def _processor() -> str:
+    """The model's name where the system says it: `platform` knows no more than the instruction set on Linux."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

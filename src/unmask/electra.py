@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from unmask.batch import Batch, Stream, Targets, TermKey
-from unmask.loss import Program, Term, announced, forward_heads, head_sum, router_terms
+from unmask.loss import Program, Term, announced, forward_heads, head_sum, router_terms, sampled_sum, states_read
 from unmask.model.heads import HeadModule, read
 from unmask.objectives.base import LM, Objective
 from unmask.objectives.replaced import COPY, DETECTION, GENERATOR, RECOVERY, Replaced
+from unmask.vocabulary import Sampled
 
 ACCURACY, SHARE, DETECTED, BASELINE = "generator_accuracy", "replaced", "accuracy", "always_original"
 """Figures of a step, terms that no coefficient counts: the share of masked tokens whose likeliest answer is right, the
@@ -44,63 +45,21 @@ def replaced(objective: Objective) -> Program:
         mine = replace(batch, heads=own, targets={key: batch.targets[key] for key in own})
         filler, reader, key = networks[GENERATOR], networks["model"], (name, LM.name)
         head, targets = own[key], batch.targets[key]
-        states = filler(mine, generator)
+        states = states_read(filler, GENERATOR, mine, generator)
         module = filler.heads[head.uses]
-        terms[key] = Term(
-            head_sum(head, module, states[head.states], mine, targets), float(targets.norm), head.coefficient
-        )
-        found = read(states[head.states].detach(), batch.stream, head, targets.index)
-        drawn, likeliest = sample(module, found, targets)
+        total, drawn = sampled_sum(head, module, states[head.states], mine, targets)
+        terms[key] = Term(total, float(targets.norm), head.coefficient)
         text = put(batch.stream, targets, targets.value)
-        corrupt = put(batch.stream, targets, drawn)
-        judged = reader(replace(mine, stream=corrupt), generator)
+        corrupt = put(batch.stream, targets, drawn.tokens)
+        judged = states_read(reader, "model", replace(mine, stream=corrupt), generator)
         terms.update(_answers(objective, reader, judged, mine, text, corrupt))
-        terms.update(_figures(name, targets, drawn, likeliest))
+        terms.update(_figures(name, targets, drawn))
         for network, seen in ((GENERATOR, states), ("model", judged)):
             if "router" in seen:
                 terms.update(router_terms(network, seen["router"], networks[network].config, batch))
         return terms
 
     return program
-
-
-# ---------------------------------------------------------------- sampling
-
-
-@torch.no_grad()
-def sample(module: HeadModule, states: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """(n,) one token each from the head's softmax, by its inverse distribution at `targets.draw`, and the likeliest.
-
-    states (n, 1, d). In fp32 whatever autocast says, without a gradient; logits exist only in chunks. Token k is drawn
-    where P(< k) ≤ u < P(≤ k).
-    """
-    n = len(targets.value)
-    drawn, likeliest = targets.value.new_empty(n), targets.value.new_empty(n)
-    draw = targets.draw
-    assert draw is not None or not bool((targets.weight > 0).any())
-    if draw is None:
-        return targets.value, targets.value
-    size = max(32, min(1024, (1 << 22) // len(module.weight)))
-    with torch.autocast(states.device.type, enabled=False):
-        for begin in range(0, n, size):
-            here = slice(begin, begin + size)
-            logits = module.project(module.features(states[here].to(module.weight.dtype))).float()
-            drawn[here] = inverse(logits, draw[here])
-            likeliest[here] = logits.argmax(-1)
-    return drawn, likeliest
-
-
-def inverse(logits: Tensor, draw: Tensor) -> Tensor:
-    """(n,) int64 tokens at which the distribution of logits (n, V) passes the uniforms (n,).
-
-    >>> log = torch.tensor([[0.5, 0.25, 0.25]]).log().expand(4, 3)
-    >>> inverse(log, torch.tensor([0.0, 0.49, 0.5, 0.99], dtype=torch.float64)).tolist()
-    [0, 0, 1, 2]
-    """
-    wide = torch.float32 if logits.device.type == "mps" else torch.float64  # sums of many small shares
-    passed = logits.softmax(-1).to(wide).cumsum(-1)
-    goal = (draw.to(wide)[:, None] * passed[:, -1:]).contiguous()
-    return torch.searchsorted(passed, goal, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
 def put(stream: Stream, targets: Targets, tokens: Tensor) -> Stream:
@@ -172,11 +131,11 @@ def copy_loss(module: HeadModule, states: Tensor, gate: Tensor, targets: Targets
 # ---------------------------------------------------------------- figures
 
 
-def _figures(name: str, targets: Targets, drawn: Tensor, likeliest: Tensor) -> dict[TermKey, Term]:
+def _figures(name: str, targets: Targets, drawn: Sampled) -> dict[TermKey, Term]:
     norm, weight = float(targets.norm), targets.weight
     return {
-        (name, ACCURACY): Term(((likeliest == targets.value) * weight).sum(), norm, 0.0),
-        (name, SHARE): Term(((drawn != targets.value) * weight).sum(), norm, 0.0),
+        (name, ACCURACY): Term((drawn.right * weight).sum(), norm, 0.0),
+        (name, SHARE): Term(((drawn.tokens != targets.value) * weight).sum(), norm, 0.0),
     }
 
 

@@ -57,6 +57,7 @@ class LM:
     target_context  tokens of the target's row where there are two stacks; None = what the objective needs
     words           the tokenizer's vocabulary, with the start and end tokens that the model was trained with
     report          of a Hugging Face directory: which tensors were loaded, reshaped, new and unused
+    step            of a run: the update that the weights are those of
     """
 
     network: Transformer
@@ -67,6 +68,7 @@ class LM:
     words: Vocabulary | None = None
     directory: Path | None = None
     report: Report | None = None
+    step: int | None = None
 
     @property
     def config(self) -> ModelConfig:
@@ -302,7 +304,7 @@ class LM:
         Compared are logits, the tokenizer's ids on sample texts and control ids. A model that no class of the
         library computes is written with its own code (`modeling_unmask.py`). `license`, `language` and `datasets` go
         into the card as they are. Returns `directory`, `difference` (the largest of logits), `left_out` (tensors that
-        the stock class has no place for) and `own_code`.
+        the stock class has no place for), `own_code` and `step`.
         """
         one_line(license=license, language=language, dataset=datasets)
         place = Path(directory)
@@ -321,6 +323,7 @@ class LM:
             "difference": facts.difference,
             "left_out": list(facts.left_out),
             "own_code": facts.own_code,
+            "step": self.step,
         }
 
     def _write(self, written: Path) -> Facts:
@@ -363,6 +366,7 @@ class LM:
             data=data_of(self.directory),
             first_data=data_of(first_of(self.directory)),
             left_out=tuple(left_out),
+            step=self.step,
         )
 
     def trained(self) -> dict[str, Any]:

@@ -69,6 +69,8 @@ def load(
     place = Path(path)
     if (place / "recipe.yaml").is_file():
         lm = _load_run(place, which, network)
+    elif which != "last" and place.is_dir():
+        raise UserError(instead_of_a_run(place) or f"{place} is no run: it has no checkpoint '{which}' to choose")
     elif network is not None:
         raise UserError(
             instead_of_a_run(place)
@@ -127,7 +129,8 @@ def _load_run(place: Path, which: Literal["last", "best"] | int, name: str | Non
     network = summed(network)
     tokenizer = _tokenizer(place)
     words = words_of(tokenizer, run.start, run.end)
-    return LM(network, run.context, tokenizer, run.objective, run.target_context, words, place)
+    step = int(found.name.removeprefix("step-"))
+    return LM(network, run.context, tokenizer, run.objective, run.target_context, words, place, step=step)
 
 
 def _checkpoint(place: Path, which: Literal["last", "best"] | int) -> Path:
@@ -139,6 +142,12 @@ def _checkpoint(place: Path, which: Literal["last", "best"] | int) -> Path:
             raise UserError(f"{place} is a run without a whole checkpoint{damaged}: resume it first")
         return found
     found = checkpoint.best_checkpoint(folder) if which == "best" else checkpoint.find(folder).whole.get(int(which))
+    latest = checkpoint.newest(folder)[0] if found is None and which == "best" else None
+    if latest is not None and checkpoint.read_state(latest)["best_step"] is None:
+        raise UserError(
+            f"{place} was not evaluated while it was trained, so none of its checkpoints is known as the best one: "
+            "take the last one, or train with evaluation.every"
+        )
     if found is None:
         steps = ", ".join(str(s) for s in checkpoint.find(folder).whole) or "none"
         raise UserError(f"{place} has no checkpoint '{which}': its whole checkpoints are at steps {steps}")

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from unmask.batch import Batch, Head, Stream, Targets, TermKey
 from unmask.config import ModelConfig
 from unmask.model.heads import HeadModule, read
+from unmask.vocabulary import Sampled, linear_cross_entropy, sampled_cross_entropy
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Term:
     sum: Tensor
     norm: float
     coefficient: float = 1.0
+
+
+FEW = 8
+"""Places of a row that are read are filled up to a multiple of it, so that shapes are few."""
 
 
 class Program(Protocol):
@@ -55,7 +59,7 @@ def forward_heads(
     for key, head in batch.heads.items():
         network = networks[head.network]
         if head.network not in states:
-            states[head.network] = network(batch, generator)
+            states[head.network] = states_read(network, head.network, batch, generator)
         targets = batch.targets[key]
         total = head_sum(head, network.heads[head.uses], states[head.network][head.states], batch, targets)
         terms[key] = Term(total, float(targets.norm), head.coefficient)
@@ -63,6 +67,36 @@ def forward_heads(
         if "router" in found:
             terms.update(router_terms(name, found["router"], networks[name].config, batch))
     return terms
+
+
+def states_read(network: Any, name: str, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+    """A network's final states for its heads; where few places are read, those alone are right (`Transformer`)."""
+    at = places_read(name, batch)
+    found: dict[str, Tensor] = network(batch, generator) if at is None else network(batch, generator, at=at)
+    return found
+
+
+def places_read(network: str, batch: Batch) -> Tensor | None:
+    """(B, Q) the places of the stream that a network's heads read, filled up to the most of a row by others.
+
+    None where that is no saving: from half of all places on, or where a head reads a whole block.
+    """
+    b, t = batch.stream.tokens.shape
+    found: list[Tensor] = []
+    for key, head in batch.heads.items():
+        index = batch.targets[key].index
+        if head.network != network or head.stack == "source":
+            continue
+        if index is None or head.ahead or head.pool != "at" or head.over == "positions":
+            return None
+        found.append(index.reshape(-1))
+    if not found or 2 * sum(len(index) for index in found) > b * t:
+        return None
+    read = torch.zeros(b * t, dtype=torch.uint8, device=found[0].device)
+    read[torch.cat(found)] = 1
+    read = read.view(b, t)
+    most = -(-int(read.sum(1).max()) // FEW) * FEW
+    return read.argsort(dim=1, descending=True, stable=True)[:, :most] if 2 * most <= t else None
 
 
 def router_terms(network: str, losses: Tensor, config: ModelConfig, batch: Batch) -> dict[TermKey, Term]:
@@ -99,10 +133,30 @@ def _routed(config: ModelConfig, batch: Batch) -> float:
 def head_sum(head: Head, module: HeadModule, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
     """Σ weight · loss of one head; states (B, T, d). A scalar in fp32, differentiable."""
     if head.over == "vocabulary" and targets.value.ndim == 1:
-        weight, bias, scale, cap = module.projection()
-        x = module.features(read(states, _stream(head, batch), head, targets.index), targets.extra) * scale
-        return linear_cross_entropy(x, weight, bias, targets.value, targets.weight, cap)
+        return linear_cross_entropy(*_linear(head, module, states, batch, targets))
     return (head_losses(head, module, states, batch, targets) * targets.weight).sum()
+
+
+def sampled_sum(
+    head: Head, module: HeadModule, states: Tensor, batch: Batch, targets: Targets
+) -> tuple[Tensor, Sampled]:
+    """`head_sum` of a head over the vocabulary, and a sample of its softmax at each target, drawn by `targets.draw`.
+
+    A batch without real targets has no draws: what is sampled at its padding is no matter.
+    """
+    draw = targets.draw
+    assert draw is not None or not bool((targets.weight > 0).any())
+    given = _linear(head, module, states, batch, targets)
+    return sampled_cross_entropy(*given, torch.zeros(len(targets.value)).to(targets.weight) if draw is None else draw)
+
+
+def _linear(
+    head: Head, module: HeadModule, states: Tensor, batch: Batch, targets: Targets
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, float | None]:
+    """What `linear_cross_entropy` reads."""
+    weight, bias, scale, cap = module.projection()
+    x = module.features(read(states, _stream(head, batch), head, targets.index), targets.extra) * scale
+    return x, weight, bias, targets.value, targets.weight, cap
 
 
 def head_losses(head: Head, module: HeadModule, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
@@ -153,95 +207,3 @@ def _group_losses(score: Tensor, targets: Targets) -> Tensor:
     top = torch.full((n,), -torch.inf).to(score).scatter_reduce(0, group, score.detach(), "amax")
     total = torch.zeros(n).to(score).index_add(0, group, (score - top[group]).exp())
     return (total.log()[group] + top[group] - score) * (targets.value == 1)
-
-
-# ---------------------------------------------------------------- the loss over a vocabulary
-
-
-def linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None = None
-) -> Tensor:
-    """Σ w · −log softmax(x Wᵀ + b)[value]: x (n, d), weight (V, d), value (n,), w (n,) → fp32 scalar.
-
-    The (n, V) logits exist only in chunks: the gradients of a chunk are computed in the forward pass,
-    while its logits are there. Under autocast the products run in bf16, softmax and sums in fp32.
-    """
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.to(torch.get_autocast_dtype(x.device.type))
-    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias))
-    result: Tensor = _LinearCrossEntropy.apply(x, weight, bias, value, w, cap, learns)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _chunk(v: int) -> int:
-    """Rows of logits that are alive at once: about 16 MB in fp32, which stays near the caches."""
-    return max(32, min(1024, (1 << 22) // v))
-
-
-def logits_bytes(v: int) -> int:
-    """Bytes of the largest logits, in fp32, that exist at once over a vocabulary of v."""
-    return 4 * v * _chunk(v)
-
-
-class _LinearCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        value: Tensor,
-        w: Tensor,
-        cap: float | None,
-        learns: bool,
-    ) -> Tensor:
-        """`learns` says whether gradients are wanted: inside a Function grad mode is always off."""
-        table = weight.to(x.dtype)
-        total = torch.zeros((), dtype=torch.float32 if x.dtype != torch.float64 else torch.float64, device=x.device)
-        dx = torch.empty_like(x) if learns else None
-        dweight = torch.zeros_like(weight) if learns else None
-        dbias = torch.zeros_like(bias) if learns and bias is not None else None
-        for i in range(0, len(x), _chunk(len(weight))):
-            part = slice(i, i + _chunk(len(weight)))
-            probability, losses, slope = _softmax(x[part], table, bias, value[part], cap)
-            total += (losses * w[part]).sum()
-            if dx is None or dweight is None:
-                continue
-            at_value = value[part][:, None]
-            probability.scatter_add_(1, at_value, probability.new_full(at_value.shape, -1.0))
-            probability *= w[part][:, None]
-            grad = (probability if slope is None else probability.mul_(slope)).to(x.dtype)
-            dx[part] = grad @ table
-            if grad.dtype == dweight.dtype:
-                dweight.addmm_(grad.t(), x[part])
-            else:  # bf16 products are added in fp32: a bf16 sum over chunks would lose a bit for every four
-                dweight += grad.t() @ x[part]
-            if dbias is not None:
-                dbias += grad.sum(0)
-        ctx.save_for_backward(dx, dweight, dbias)
-        return total
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dweight, dbias = (None if g is None else g * scale for g in ctx.saved_tensors)
-        return dx, dweight, dbias, None, None, None, None
-
-
-def _softmax(
-    x: Tensor, weight: Tensor, bias: Tensor | None, value: Tensor, cap: float | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Probabilities (n, V), losses (n,) and the soft cap's slope, in fp32 (fp64 stays fp64)."""
-    logits = x @ weight.t()
-    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    if bias is not None:
-        logits += bias
-    slope = None
-    if cap is not None:
-        squashed = torch.tanh(logits / cap)
-        logits, slope = cap * squashed, 1 - squashed**2
-    top = logits.amax(1, keepdim=True)
-    at_value = logits.gather(1, value[:, None]).squeeze(1) - top.squeeze(1)
-    probability = logits.sub_(top).exp_()
-    total = probability.sum(1, keepdim=True)
-    return probability.div_(total), total.log().squeeze(1) - at_value, slope

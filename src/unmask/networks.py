@@ -16,7 +16,7 @@ from unmask.keyed import absorb, purpose
 from unmask.model.cost import flops, head_flops
 from unmask.model.heads import HeadModule
 from unmask.model.parts import Table
-from unmask.model.transformer import Transformer
+from unmask.model.transformer import Stack, Transformer
 from unmask.objectives.base import Objective
 from unmask.objectives.replaced import GENERATOR, Replaced
 
@@ -37,6 +37,21 @@ def networks_of(objective: Objective, model: ModelConfig, seed: int = 0) -> nn.M
     if isinstance(objective, Replaced):
         share(made["model"], made[GENERATOR], objective.sharing)
     return nn.ModuleDict(made)
+
+
+def run_with(networks: nn.ModuleDict, attention: str, recompute: bool, device: torch.device) -> None:
+    """Set how networks are computed in training, which changes no number but by rounding.
+
+    attention: "auto", "flex" or "dense" (`Stack.kernel`). recompute: activation checkpointing, layer by layer.
+    """
+    if attention == "flex" and device.type != "cuda":
+        raise UserError(
+            f"attention=flex needs a GPU with CUDA: FlexAttention has no backward pass on {device.type} (auto takes it "
+            "where it can)"
+        )
+    for module in networks.modules():
+        if isinstance(module, Stack):
+            module.kernel, module.recompute = attention, recompute
 
 
 def share(model: Transformer, generator: Transformer, how: str) -> None:

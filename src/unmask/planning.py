@@ -22,9 +22,8 @@ from unmask.building import resolve, training_loader
 from unmask.config import BudgetConfig
 from unmask.data.loader import Loader
 from unmask.errors import UserError
-from unmask.loss import logits_bytes
 from unmask.model.cost import activation_numbers
-from unmask.networks import batch_flops, networks_of
+from unmask.networks import batch_flops, networks_of, run_with
 from unmask.programs import program_of
 from unmask.recipe import Recipe
 from unmask.run import begin
@@ -33,6 +32,8 @@ from unmask.train import checkpoint, peak
 from unmask.train.devices import choose_device, choose_precision, to_device
 from unmask.train.optim import Optimizer
 from unmask.train.plan import given, steps_within
+from unmask.train.room import Room, most_at_once, written
+from unmask.vocabulary import logits_bytes
 
 SAMPLE = 16
 """Updates whose batches are built to tell what an update holds."""
@@ -154,6 +155,7 @@ def _free_memory(device: torch.device) -> float:
 def _timed(recipe: Recipe, loader: Loader, device: torch.device, precision: str) -> float:
     """Seconds of one update of networks that are thrown away."""
     networks = networks_of(recipe.objective, recipe.model, recipe.seed).to(device)
+    run_with(networks, recipe.attention, recipe.train.activation_checkpointing, device)
     optimizer, program = Optimizer(networks, recipe.train), program_of(recipe.objective)
     times = []
     for step in range(TIMED):
@@ -199,14 +201,15 @@ def _activations(recipe: Recipe, shares: int) -> int:
     shape = recipe.objective.shape(recipe.context, recipe.target_context)
     rows = max(1, -(-recipe.train.batch_size // (recipe.train.grad_accumulation * shares)))
     each = recipe.objective.networks(recipe.model).values()
-    return sum(4 * rows * activation_numbers(config, shape.stream, shape.source) for config in each)
+    again = recipe.train.activation_checkpointing
+    return sum(4 * rows * activation_numbers(config, shape.stream, shape.source, recompute=again) for config in each)
 
 
 def _disk(recipe: Recipe, outline: nn.ModuleDict, steps: int | None) -> dict[str, int]:
-    """Bytes of the checkpoints that lie in the run's directory together."""
+    """Bytes of the checkpoints that lie in the run's directory together, and of all that are written at least."""
     tensors, _ = named_once(outline)
     config = recipe.checkpoint
-    whole, light = checkpoint.most_at_once(steps or 1, config.every, config.keep, config.at)
-    one = checkpoint.need(tensors, Optimizer(outline, recipe.train).state_bytes())
-    small = checkpoint.need(tensors, 0)
-    return {"checkpoints": whole + light, "bytes_of_one": one, "bytes": whole * one + light * small}
+    whole, light = most_at_once(steps or 1, config)
+    room = Room(checkpoint.need(tensors, 0), Optimizer(outline, recipe.train).state_bytes())
+    found = {"checkpoints": whole + light, "bytes_of_one": room.one, "bytes": room.need(whole, light)}
+    return {**found, "bytes_written": written(steps or 1, config) * room.one}

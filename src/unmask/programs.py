@@ -15,7 +15,7 @@ from torch import Tensor
 from unmask.batch import Batch, TermKey
 from unmask.electra import replaced, replaced_norms
 from unmask.errors import UserError
-from unmask.loss import Program, Term, announced, forward_heads, head_sum, router_terms
+from unmask.loss import Program, Term, announced, forward_heads, head_sum, router_terms, states_read
 from unmask.model.heads import read
 from unmask.objectives.base import Objective
 from unmask.objectives.contrastive import PASSAGE, QUERY, Contrastive
@@ -61,7 +61,7 @@ def contrastive(objective: Objective) -> Program:
         networks: Mapping[str, Any], batch: Batch, generator: torch.Generator | None = None
     ) -> dict[TermKey, Term]:
         network = networks["model"]
-        states = network(batch, generator)
+        states = states_read(network, "model", batch, generator)
         terms: dict[TermKey, Term] = {}
         embedded: dict[TermKey, Tensor] = {}
         for key, head in batch.heads.items():

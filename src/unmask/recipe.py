@@ -75,6 +75,9 @@ class Recipe(TextConfig):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """bf16 = autocast; weights and optimizer stay fp32. auto follows the processor."""
     compile: bool = False
+    attention: Literal["auto", "flex", "dense"] = "auto"
+    """The kernel of self-attention in training. flex = FlexAttention wherever it can (CUDA alone); auto = there, where
+    rows need a mask; dense = never."""
     device: str = "auto"
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     """How the processes that torchrun starts hold the model. ddp: each a copy of it. fsdp: each a shard of every
@@ -92,6 +95,10 @@ class Recipe(TextConfig):
     def _parts_fit(self) -> Recipe:
         if self.init is None and (fault := self.misfit()):
             raise ValueError(fault)
+        if self.compile and self.train.activation_checkpointing:
+            raise ValueError("compile=true plans by itself what is computed again: drop train.activation_checkpointing")
+        if self.checkpoint.only_best and not self.evaluation.every:
+            raise ValueError("checkpoint.only_best asks for a held-out loss during training: set evaluation.every")
         return self
 
     def misfit(self) -> str:

@@ -173,6 +173,9 @@ def _trained(
         say(sentence)
     if told := loader.coverage(trainer.counters.step):
         say(told)
+    say(f"{trainer.counters.checkpoint_bytes:,} bytes were written into checkpoints")
+    if recipe.compile:
+        say(f"compiled {trainer.counters.compilations} times")
     with ranks.together():
         return _finish(recipe, trainer, held, out, say)
 

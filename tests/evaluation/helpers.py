@@ -62,7 +62,7 @@ class Stub(nn.Module):
         self.config = config
         self.heads = {"lm": StubHead(logits)}
 
-    def forward(self, batch: Batch, generator: Any = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, generator: Any = None, at: Any = None) -> dict[str, Tensor]:
         streams = {"stream": batch.stream, "source": batch.source}
         return {k: torch.zeros(*s.tokens.shape, 1) for k, s in streams.items() if s is not None}
 

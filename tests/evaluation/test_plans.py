@@ -93,7 +93,7 @@ class Counting(nn.Module):
         self.config, self.mask = config, mask
         self.heads = {"lm": self}
 
-    def forward(self, batch: Batch, generator: Any = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, generator: Any = None, at: Any = None) -> dict[str, Tensor]:
         tokens, block = batch.stream.tokens, batch.stream.block
         same = block[:, :, None] == block[:, None, :]
         masks = (same & (tokens == self.mask)[:, None, :]).sum(-1)

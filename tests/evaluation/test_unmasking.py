@@ -39,7 +39,7 @@ class Known(nn.Module):
         self.says, self.sure, self.seen = torch.from_numpy(says), torch.from_numpy(sure), list[list[int]]()
         self.heads = {"lm": self}
 
-    def forward(self, batch: Batch, generator: Any = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, generator: Any = None, at: Any = None) -> dict[str, Tensor]:
         tokens = batch.stream.tokens
         self.seen += tokens.tolist()
         at = batch.stream.positions.long()

@@ -230,7 +230,7 @@ def two_streams(model: Transformer, stream: Stream) -> torch.Tensor:
     """
     content = stream.tokens[0] != QUERY
     text = stream.map(lambda a: a[:, content])
-    stack, none = model.stack, (None,) * 3
+    stack, none = model.stack, (None,) * 4
     h = stack._place(model._embed(text), text)
     g = stack._place(model.query.expand_as(h), text)
     blind = replace(text, horizon=text.horizon - 1)

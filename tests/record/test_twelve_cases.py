@@ -60,7 +60,7 @@ class Stub(torch.nn.Module):
         self.table = table
         self.heads = {k: StubHead(w) for k, w in weights.items()}
 
-    def forward(self, batch: Batch, generator: object = None) -> dict[str, torch.Tensor]:
+    def forward(self, batch: Batch, generator: object = None, at: object = None) -> dict[str, torch.Tensor]:
         states = {"stream": self.table[batch.stream.tokens.long()]}
         if batch.source is not None:
             states["source"] = self.table[batch.source.tokens.long()]

@@ -258,13 +258,13 @@ def test_both_inputs_and_targets_of_replaced_tokens_are_shown(preset: str, seed:
 def test_the_stub_generator_is_sampled_as_a_trained_one_is() -> None:
     """By the inverse distribution of its softmax, at the targets' own uniforms."""
     torch = pytest.importorskip("torch")
-    from unmask.electra import inverse
+    from unmask.vocabulary import inverse
 
     record = show("electra", TEXT, settings={"mask_rate": 0.5}).records[0]
     found = show("electra", TEXT, settings={"mask_rate": 0.5})
     often = torch.bincount(torch.tensor(found.reading.rows.tokens.tolist())).double()
     lm = record["targets"]["lm"]
-    drawn = inverse(often.log().float().expand(len(lm["draw"]), -1), torch.tensor(lm["draw"], dtype=torch.float64))
+    drawn = inverse((often / often.sum()).float().expand(len(lm["draw"]), -1), torch.tensor(lm["draw"], dtype=torch.float64))
     assert drawn.tolist() == [record["stream"]["corrupt"][i] for i in lm["index"]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 from collections import namedtuple
@@ -15,8 +16,8 @@ import toy
 from safetensors import safe_open
 
 from unmask.errors import UserError
-from unmask.train import checkpoint
-from unmask.train.hooks import Evaluation
+from unmask.train import checkpoint, room
+from unmask.train.hooks import Evaluation, Progress
 
 
 def steps(out: Path) -> list[int]:
@@ -68,8 +69,9 @@ def test_weights_of_another_shape_are_refused(tmp_path) -> None:
 
 
 def test_due_at_powers_of_two_then_every_thousand() -> None:
-    assert [s for s in range(3100) if checkpoint.due(s, 0)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 3000]
-    assert [s for s in range(1, 10) if checkpoint.due(s, 3)] == [3, 6, 9]
+    config = toy.CheckpointConfig()
+    assert [s for s in range(3100) if room.due(s, config)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 3000]
+    assert [s for s in range(1, 10) if room.due(s, toy.CheckpointConfig(every=3))] == [3, 6, 9]
 
 
 def test_retention_keeps_powers_of_two_the_last_and_the_best(tmp_path) -> None:
@@ -107,6 +109,38 @@ def test_t12_checkpoint_only_on_improvement(tmp_path) -> None:
     t.evaluation = Evaluation(3, peak_at(2))
     t.run()
     assert steps(tmp_path) == [6, 15]  # 3 was the best for a while, the last one is always written
+
+
+def test_t12_only_on_improvement_is_an_option_and_bytes_are_counted(tmp_path, capsys) -> None:
+    """Nothing is due but what is better than all before, and the end. A resumed run counts on."""
+    options = {"steps": 15, "only_best": True, "keep": 1}
+    powers = toy.trainer(tmp_path / "powers", **options)
+    powers.evaluation = Evaluation(1, peak_at(5))
+    powers.run()
+    assert steps(tmp_path / "powers") == [5, 15]  # 1, 2, 3 and 4 were the best for a while
+    t = toy.trainer(tmp_path / "a", **options)
+    t.evaluation, t.progress = Evaluation(3, peak_at(2)), Progress(interval=1e9)
+    written = t.run().checkpoint_bytes
+    assert steps(tmp_path / "a") == [6, 15]
+    sizes = {step: checkpoint.size(tmp_path / "a" / "checkpoints" / f"step-{step}") for step in (6, 15)}
+    assert sum(sizes.values()) < written < 3 * max(sizes.values()) + 200  # 3 was the best for a while
+    told = capsys.readouterr().err
+    assert re.search(r"a checkpoint takes [\d,]+ bytes \([\d,]+ weights, [\d,]+ optimizer\); at least 1 to write", told)
+    assert re.search(r"one at every better held-out loss; at most 3 lie there together, [\d,]+ bytes; [\d,]+ are", told)
+    shutil.rmtree(tmp_path / "a" / "checkpoints" / "step-15")
+    again = toy.trainer(tmp_path / "a", **options)
+    assert again.run(resume=True).checkpoint_bytes == written
+    with pytest.raises(ValueError, match=r"checkpoint.only_best stands in the place of"):
+        toy.CheckpointConfig(only_best=True, every=3)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"every": 3}, {"every": 4}, {"at": [2, 9]}, {"at": [2, 20]}, {"only_best": True}]
+)
+@pytest.mark.parametrize("total", [1, 20, 999, 1000, 2500])
+def test_t12_what_will_be_written_is_known_before(total: int, given: dict) -> None:
+    config = toy.CheckpointConfig(**given)
+    assert room.written(total, config) == sum(room.due(s, config) or s == total for s in range(1, total + 1))
 
 
 # ---------------------------------------------------------------- a full disk
@@ -210,9 +244,9 @@ def test_checkpoints_at_given_steps_stay_and_the_older_ones_are_weights_alone(tm
         place = tmp_path / "checkpoints" / f"step-{step}"
         assert not (place / checkpoint.OPTIMIZER).exists() and checkpoint.read_state(place)["step"] == step
         checkpoint.load_model(toy.networks(), place)
-    assert [s for s in range(25) if checkpoint.due(s, 0, (3, 7))] == [3, 7]
-    assert checkpoint.most_at_once(23, 0, 2, (3, 7, 11, 16, 23)) == (4, 3)
-    assert checkpoint.most_at_once(9, 0, 2, (3, 7, 11, 16, 23)) == (4, 0)
+    assert [s for s in range(25) if room.due(s, toy.CheckpointConfig(at=(3, 7)))] == [3, 7]
+    assert room.most_at_once(23, toy.CheckpointConfig(at=(3, 7, 11, 16, 23))) == (4, 3)
+    assert room.most_at_once(9, toy.CheckpointConfig(at=(3, 7, 11, 16, 23))) == (4, 0)
 
 
 def test_weights_alone_are_measured_and_never_resumed_from(tmp_path) -> None:

@@ -52,6 +52,23 @@ def test_t21_device() -> None:
         devices.choose_device("warp")
 
 
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="there is one here")
+def test_a_device_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="device=mps is not available here: use device=auto, or cpu"):
+        devices.choose_device("mps")
+
+
+def test_an_operation_that_a_device_lacks_is_one_sentence() -> None:
+    """As torch says it on MPS; nothing of MPS was run."""
+    said = "The operator 'aten::foo' is not currently implemented for the MPS device. If you want it to be added …"
+    what = r"device=mps lacks an operation of this run \(The operator 'aten::foo' is not .* for the MPS device\): "
+    advice = "set PYTORCH_ENABLE_MPS_FALLBACK=1, .*use device=cpu"
+    with pytest.raises(UserError, match=what + advice), devices.missing_explained(torch.device("mps")):
+        raise NotImplementedError(said)
+    with pytest.raises(NotImplementedError), devices.missing_explained(CPU):
+        raise NotImplementedError(said)
+
+
 def test_batches_become_tensors_without_warnings() -> None:
     (batch,) = toy.batches()(0, 0.0)
     shown = batch.map(lambda a: np.broadcast_to(a, np.shape(a)))  # read-only, as constructors make some vectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,18 +19,23 @@ from torch import nn
 
 from unmask import recipe as recipes
 from unmask.batch import Batch, starts
+from unmask.cli import app
 from unmask.config import TrainConfig
 from unmask.data.loader import Loader
 from unmask.data.sampling import Order
 from unmask.errors import UserError
+from unmask.loading import load
 from unmask.networks import networks_of
 from unmask.objectives import Causal
 from unmask.objectives.show import Toy
 from unmask.programs import program_of
-from unmask.train import checkpoint
+from unmask.run import pretrain
+from unmask.train import checkpoint, compiled
+from unmask.train.base import Counters
 from unmask.train.devices import choose_precision
 from unmask.train.plan import Plan
 from unmask.train.schedule import factor
+from unmask.train.trainer import Trainer
 
 
 def test_t04_nothing_of_an_update_is_lost_between_two_lives(tmp_path: Path) -> None:
@@ -70,6 +76,40 @@ def _dying(build: Any, at: int) -> Any:
         return build(step, *rest)
 
     return batches
+
+
+# ---------------------------------------------------------------- T11
+
+
+def test_t11_export_best_takes_the_best_checkpoint_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rate that is far too large: the loss is best after the first updates, and resuming goes on from the last."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n\n".join(f"line {i} of the text" for i in range(60)))
+    given = {**SMALL, "corpus": "text.txt", "tokenizer.type": "byte", "evaluation.pieces": 4, "evaluation.every": 1}
+    rate = {"train.learning_rate": 3.0, "train.warmup_steps": 0, "train.schedule": "constant", "train.clip_norm": 0}
+    settings = {**given, **rate, "budget.steps": 6, "checkpoint.every": 100, "checkpoint.keep": 1}
+    run = pretrain(recipes.load_recipe("decoder-small", settings), out="run", cache="cache", say=lambda _: None)
+    best, last = load("run", "best", "cpu"), load("run", device="cpu")
+    assert best.step is not None and best.step < last.step == 6
+    app(["export", "run", "hf", "--best", "--json"], standalone_mode=False)
+    report = json.loads(capsys.readouterr().out)
+    assert report["step"] == best.step
+    exported, ids = load("hf", device="cpu"), [[70, 71, 72]]
+    assert torch.equal(exported.logits(ids), best.logits(ids))
+    assert not torch.allclose(exported.logits(ids), last.logits(ids))
+    lines = [line for line in toy.metrics(Path("run")) if line["step"] == best.step]
+    measured = next(line["evaluation"]["loss"] for line in lines if "evaluation" in line)
+    card = Path("hf/README.md").read_text()
+    assert f"- Updates: {best.step}\n" in card and f"{measured:.4f}" in card
+    assert measured < run.held_out.loss and f"{run.held_out.loss:.4f}" not in card
+    with pytest.raises(UserError, match="hf is no run: it has no checkpoint 'best' to choose"):
+        load("hf", "best")
+    unmeasured = {**settings, "evaluation.every": 0, "budget.steps": 1}
+    pretrain(recipes.load_recipe("decoder-small", unmeasured), out="other", cache="cache", say=lambda _: None)
+    with pytest.raises(UserError, match=r"other was not evaluated while it was trained.*evaluation\.every"):
+        load("other", "best")
 
 
 # ---------------------------------------------------------------- T18
@@ -130,14 +170,7 @@ def _documents(micro: list[Batch]) -> dict[int, int]:
 
 def test_t15_lengths_and_packing_compile_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty updates whose rows, lengths and packed boundaries all vary: at most three compilations after warm-up."""
-    compiled: list[int] = []
-
-    def count(graph: Any, inputs: Any) -> Any:
-        compiled.append(len(compiled))
-        return graph.forward
-
-    plain = nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self, *a, **k: plain(self, backend=count))
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
     torch._dynamo.reset()
     rng = np.random.default_rng(0)
     text = _Text(rng.integers(60, 400, 6000).astype(np.uint16), _random_starts(rng, 6000))
@@ -147,19 +180,36 @@ def test_t15_lengths_and_packing_compile_a_few_times(tmp_path: Path, monkeypatch
     networks = networks_of(recipe.objective, recipe.model.model_copy(update={"vocab_size": 400}), 0)
     shapes = {batch.stream.tokens.shape for s in range(50) for batch in loader(s, 0.0)}
     assert len(shapes) > 1
-    at: list[int] = []
-
-    def batches(step: int, progress: float, *rest: Any) -> list[Batch]:
-        at.append(len(compiled))
-        return loader(step, progress)
-
-    trainer = toy.trainer(tmp_path / "run", steps=50, batches=batches, compile=True)
-    program = program_of(recipe.objective)
-    own = type(trainer)(networks, program, batches, lambda b: 1.0, trainer.settings, tmp_path / "c")
-    own.run()
+    settings = toy.trainer(tmp_path / "run", steps=50, compile=True).settings
+    own = Trainer(networks, program_of(recipe.objective), loader, lambda b: 1.0, settings, tmp_path / "c")
+    counters = own.run()
     torch._dynamo.reset()
-    assert at[-1] > 0, "nothing was compiled"
-    assert at[-1] - at[3] <= 3
+    assert counters.compilations == own.compiled.count > 0, "nothing was compiled"
+    assert own.compiled.late <= 3
+    assert checkpoint.read_state(tmp_path / "c" / "checkpoints" / "step-50")["compilations"] == counters.compilations
+
+
+def test_t15_inputs_that_keep_changing_stop_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each input has another number of dimensions: after three late compilations the rest runs uncompiled."""
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+    torch._dynamo.reset()
+    counted, counters, said = compiled.Compilations(), Counters(), []
+    module = _Twice()
+    counted.compile(module)
+    for update in range(12):
+        x = torch.ones([1] * (update + 1))
+        assert counted.counted(lambda x=x: module(x), counters, said.append).shape == x.shape
+    assert counters.compilations == counted.count == compiled.WARM + compiled.MOST
+    assert len(said) == 1 and "compiled 6 times, 3 of them after the first 3 updates" in said[0]
+    counted.close()
+    module(torch.ones([1] * 14))  # nothing holds others of this process back
+    assert counted.count == compiled.WARM + compiled.MOST + 1
+    torch._dynamo.reset()
+
+
+class _Twice(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
 
 
 class _Text:

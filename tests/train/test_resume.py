@@ -17,7 +17,7 @@ import torch
 import toy
 from safetensors.torch import load_file
 
-from unmask.train import checkpoint
+from unmask.train import checkpoint, hooks
 from unmask.train.hooks import Evaluation, Metrics
 from unmask.train.plan import read_plan
 
@@ -220,6 +220,18 @@ def test_metrics_are_cut_to_the_checkpoint(tmp_path) -> None:
     path.write_text('{"step": 1}\n{"st')
     Metrics(path, keep_to=5).close()
     assert path.read_text() == '{"step": 1}\n'
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 16])
+def test_metrics_are_cut_from_their_end_however_much_is_read_at_once(tmp_path, monkeypatch, block: int) -> None:
+    monkeypatch.setattr(hooks, "_BLOCK", block)
+    lines = [f'{{"step": {k // 2}}}\n' for k in range(2, 60)]
+    for keep in (0, 1, 13, 29, 99):
+        for torn in ("", "{", '{"step": 30', "\n"):
+            path = tmp_path / "metrics.jsonl"
+            path.write_text("".join(lines) + torn)
+            Metrics(path, keep_to=keep).close()
+            assert path.read_text() == "".join(line for line in lines if json.loads(line)["step"] <= keep)
 
 
 # ---------------------------------------------------------------- minutes

@@ -2,15 +2,20 @@
 
 A side is a function that builds what it needs and returns a `Worker`; `unmask.bench.turns` runs the sides in turn. A
 row counts only if `check` finds that both compute the same.
+
+A row is timed (`Row`: steps, tokens a second, the more the better) or read (`Figure`: one number of a fresh process, in
+a unit of its own, the less the better).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from pydantic import Field
 
 from unmask.config import Strict
 
@@ -59,6 +64,58 @@ class Row:
     """Steps after which the work repeats: a turn is a whole number of rounds."""
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a side of a figure found in its process.
+
+    beside   other numbers by what they count ("s", "tokens/s of data"), shown beside the value
+    about    what was decided on the way, for the record
+    """
+
+    value: float
+    beside: Mapping[str, float] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+ReadSide = Callable[[Path], Reading]
+"""A function of a module, given the row's folder of files that all sides read."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that should be small, read anew in a fresh process by every side in every turn.
+
+    sides     ours, and the peer's, which `peers` names; ours is the largest of ours, the peer's the least of the peer's
+    target    at most so much of `unit`, or with `of_peer` at most this share of the peer's
+    check     None where there is nothing to compare
+    """
+
+    name: str
+    work: str
+    peer: str
+    unit: str
+    target: float
+    sides: Mapping[str, ReadSide]
+    prepare: Callable[[Path], None]
+    check: Losses | None = None
+    peers: tuple[str, ...] = ()
+    of_peer: bool = False
+
+
+def spread(values: Sequence[float]) -> float:
+    """(largest − least) / median.
+
+    >>> spread([90.0, 100.0, 110.0])
+    0.2
+    """
+    return (max(values) - min(values)) / (median(values) or 1.0)
+
+
+def alike(losses: tuple[float, float] | None) -> bool:
+    """Whether both sides compute the same: without equal losses a comparison means nothing."""
+    return losses is None or abs(losses[0] - losses[1]) <= TOLERANCE * abs(losses[1])
+
+
 class Timed(Strict):
     """What one side did: tokens a second in every turn."""
 
@@ -73,12 +130,7 @@ class Timed(Strict):
 
     @property
     def spread(self) -> float:
-        """(largest − least) / median.
-
-        >>> Timed(side=OURS, rates=[90.0, 100.0, 110.0], about={}).spread
-        0.2
-        """
-        return (max(self.rates) - min(self.rates)) / self.rate
+        return spread(self.rates)
 
 
 class Measured(Strict):
@@ -115,11 +167,78 @@ class Measured(Strict):
 
     @property
     def counts(self) -> bool:
-        """Whether both sides compute the same: without equal losses a ratio means nothing."""
-        if self.losses is None:
-            return True
-        ours, theirs = self.losses
-        return abs(ours - theirs) <= TOLERANCE * abs(theirs)
+        return alike(self.losses)
+
+
+class Numbers(Strict):
+    """What one side of a figure read in every turn."""
+
+    side: str
+    values: list[float]
+    beside: dict[str, list[float]] = Field({})
+    about: dict[str, Any] = Field({})
+
+    @property
+    def value(self) -> float:
+        """The median over turns."""
+        return median(self.values)
+
+    @property
+    def spread(self) -> float:
+        return spread(self.values)
+
+
+class MeasuredFigure(Strict):
+    """A figure as it was read."""
+
+    name: str
+    work: str
+    peer: str
+    unit: str
+    target: float
+    of_peer: bool = False
+    losses: tuple[float, float] | None = None
+    """Of what is computed on the way, ours and the peer's."""
+    sides: list[Numbers]
+    peers: tuple[str, ...] = ()
+
+    @property
+    def mine(self) -> list[Numbers]:
+        return [s for s in self.sides if s.side not in self.peers]
+
+    @property
+    def theirs(self) -> list[Numbers]:
+        return [s for s in self.sides if s.side in self.peers]
+
+    @property
+    def ours(self) -> float:
+        """The worst of ours."""
+        return max(s.value for s in self.mine)
+
+    @property
+    def best(self) -> float | None:
+        """The least of the peer's."""
+        return min((s.value for s in self.theirs), default=None)
+
+    @property
+    def share(self) -> float | None:
+        """Ours as a share of the peer's best.
+
+        >>> sides = [Numbers(side=name, values=[v]) for name, v in {"a": 10.0, "b": 20.0, "x": 90.0, "y": 80.0}.items()]
+        >>> Figure = lambda **more: MeasuredFigure(name="", work="", peer="", unit="MB", sides=sides, **more)
+        >>> Figure(target=0.25, of_peer=True, peers=("x", "y")).share
+        0.25
+        """
+        return None if self.best is None else self.ours / self.best
+
+    @property
+    def met(self) -> bool:
+        found = self.share if self.of_peer else self.ours
+        return found is not None and found <= self.target
+
+    @property
+    def counts(self) -> bool:
+        return alike(self.losses)
 
 
 class Record(Strict):
@@ -131,3 +250,4 @@ class Record(Strict):
     steps: int
     environment: dict[str, Any]
     rows: list[Measured]
+    figures: list[MeasuredFigure] = Field([])

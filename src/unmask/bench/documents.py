@@ -53,11 +53,16 @@ FEWEST = 8
 WORDS = 8192
 
 
-def _paragraphs() -> Iterator[str]:
+def real_text(row: str) -> Path:
+    """The text of rows that read a real one."""
     root = os.environ.get("UNMASK_DATA")
     if not root or not (Path(root) / TEXT).exists():
-        raise UserError(f"bench row documents reads {TEXT}: set UNMASK_DATA to the folder that holds it")
-    with gzip.open(Path(root) / TEXT, "rt", encoding="utf-8") as file:
+        raise UserError(f"bench row {row} reads {TEXT}: set UNMASK_DATA to the folder that holds it")
+    return Path(root) / TEXT
+
+
+def _paragraphs() -> Iterator[str]:
+    with gzip.open(real_text("documents"), "rt", encoding="utf-8") as file:
         for line in file:
             yield from filter(None, (p.strip() for p in json.loads(line)["text"].split("\n")))
 

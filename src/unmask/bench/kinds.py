@@ -103,13 +103,13 @@ def _gpt2() -> Any:
     return GPT2LMHeadModel(GPT2Config(**shape, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
 
 
-def _llama() -> Any:
+def llama() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(LlamaConfig(**SHAPE, intermediate_size=WIDTH * 8 // 3))
 
 
-def _t5() -> Any:
+def t5() -> Any:
     from transformers import T5Config, T5ForConditionalGeneration
 
     return T5ForConditionalGeneration(
@@ -136,12 +136,12 @@ KINDS = (
         Kind(_modernbert, _masked_theirs, _masked),
     ),
     row("gpt2", "causal LM step, GPT-2's shape", "GPT2LMHeadModel", 2.0, Kind(_gpt2, _next_theirs, _next)),
-    row("llama", "causal LM step, Llama's shape", "LlamaForCausalLM", 2.0, Kind(_llama, _next_theirs, _next)),
+    row("llama", "causal LM step, Llama's shape", "LlamaForCausalLM", 2.0, Kind(llama, _next_theirs, _next)),
     row(
         "t5",
         "T5's span corruption step",
         "T5ForConditionalGeneration",
         2.0,
-        Kind(_t5, _span_theirs, _span, ROWS * (SOURCE + TARGET)),
+        Kind(t5, _span_theirs, _span, ROWS * (SOURCE + TARGET)),
     ),
 )

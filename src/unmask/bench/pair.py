@@ -32,9 +32,8 @@ from unmask.bench.steps import (
     write_weights,
 )
 from unmask.data.collate import collate
-from unmask.electra import put, sample
-from unmask.loss import Program
-from unmask.model.heads import read as states_at
+from unmask.electra import put
+from unmask.loss import Program, sampled_sum
 from unmask.model.interop import load_hf
 from unmask.networks import batch_flops, networks_of
 from unmask.objectives.base import LM
@@ -75,9 +74,8 @@ def _corrupted(networks: nn.ModuleDict, batch: Batch) -> Tensor:
     generator: Any = networks[GENERATOR]
     head, targets = moved.heads[key], moved.targets[key]
     with torch.no_grad():
-        found = states_at(generator(moved)[head.states], moved.stream, head, targets.index)
-        tokens, _ = sample(generator.heads[head.uses], found, targets)
-    return put(moved.stream, targets, tokens).tokens
+        _, drawn = sampled_sum(head, generator.heads[head.uses], generator(moved)[head.states], moved, targets)
+    return put(moved.stream, targets, drawn.tokens).tokens
 
 
 def _prepare(folder: Path) -> None:

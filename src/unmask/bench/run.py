@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from unmask.bench.base import Measured, Record, Row
+from unmask.bench.base import Figure, Measured, MeasuredFigure, Record, Row
 from unmask.bench.rows import row
-from unmask.bench.turns import measured
+from unmask.bench.turns import measured, readings
 from unmask.errors import UserError
 
 TURNS, STEPS = 5, 8
@@ -22,7 +22,7 @@ def bench(
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     command: str = "",
 ) -> Record:
-    """Measure rows by name: every side `turns` times in turn, `steps` training steps each time.
+    """Measure rows by name: every side `turns` times in turn, `steps` training steps each time, or one reading.
 
     A row whose sides do not compute the same loss is an error: its ratio would mean nothing.
     """
@@ -30,13 +30,13 @@ def bench(
         raise UserError(f"turns={turns} and steps={steps} time nothing: give at least 1 of each")
     from unmask.directory import environment  # which loads torch
 
-    return Record(
-        command=command,
-        turns=turns,
-        steps=steps,
-        environment=environment(),
-        rows=[_measured(row(name), turns, steps, say) for name in names],
-    )
+    record = Record(command=command, turns=turns, steps=steps, environment=environment(), rows=[])
+    for one in map(row, names):
+        if isinstance(one, Figure):
+            record.figures.append(_read(one, turns, say))
+        else:
+            record.rows.append(_measured(one, turns, steps, say))
+    return record
 
 
 def _measured(one: Row, turns: int, steps: int, say: Callable[[str], None]) -> Measured:
@@ -56,3 +56,23 @@ def _measured(one: Row, turns: int, steps: int, say: Callable[[str], None]) -> M
             raise UserError(f"bench row {one.name}: losses at step 0 differ ({found.losses}): this is no comparison")
         whole = -(-steps // one.round) * one.round
         return found.model_copy(update={"sides": measured(one, folder, turns, whole, say)})
+
+
+def _read(one: Figure, turns: int, say: Callable[[str], None]) -> MeasuredFigure:
+    with tempfile.TemporaryDirectory(prefix="unmask-bench-") as place:
+        folder = Path(place)
+        one.prepare(folder)
+        found = MeasuredFigure(
+            name=one.name,
+            work=one.work,
+            peer=one.peer,
+            unit=one.unit,
+            target=one.target,
+            of_peer=one.of_peer,
+            losses=None if one.check is None else one.check(folder),
+            sides=[],
+            peers=one.peers,
+        )
+        if not found.counts:
+            raise UserError(f"bench row {one.name}: its losses differ ({found.losses}): this is no comparison")
+        return found.model_copy(update={"sides": readings(one, folder, turns, say)})

@@ -1,16 +1,25 @@
-"""The record as a table."""
+"""The record as tables: rates beside the peer's, and figures that should be small."""
 
 from __future__ import annotations
 
-from unmask.bench.base import Measured, Record, Timed
+from collections.abc import Sequence
+from statistics import median
+
+from unmask.bench.base import Measured, MeasuredFigure, Numbers, Record, Timed
 
 HEAD = ["work", "peer", "unmask", "peer's best", "ratio", "target", "peer, compiled"]
+FIGURES_HEAD = ["work", "peer", "unmask", "the peer", "worst of ours", "target"]
 
 
 def lines(record: Record) -> list[str]:
-    """Markdown: a line a row."""
-    rows = [HEAD, ["---"] * len(HEAD), *(_row(r) for r in record.rows)]
-    return [f"| {' | '.join(cells)} |" for cells in rows]
+    """Markdown, a line a row: a table of rates, a table of figures, or both."""
+    rates = _table(HEAD, [_row(r) for r in record.rows])
+    figures = _table(FIGURES_HEAD, [_figure(f) for f in record.figures])
+    return [*rates, *([""] if rates and figures else []), *figures]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)] if rows else []
 
 
 def _row(row: Measured) -> list[str]:
@@ -32,3 +41,33 @@ def _rate(side: Timed) -> str:
     '10,000 ± 10 %'
     """
     return f"{side.rate:,.0f} ± {50 * side.spread:.0f} %"
+
+
+def _figure(row: MeasuredFigure) -> list[str]:
+    share = "" if row.share is None else f": {row.share:.2g} of the peer's"
+    return [
+        row.work,
+        row.peer or "–",
+        "; ".join(_read(s, row.unit) for s in row.mine),
+        "; ".join(_read(s, row.unit) for s in row.theirs) or "–",
+        f"**{_number(row.ours)} {row.unit}**{share}",
+        f"≤ {row.target:g} of the peer's" if row.of_peer else f"< {row.target:g} {row.unit}",
+    ]
+
+
+def _read(side: Numbers, unit: str) -> str:
+    """
+    >>> _read(Numbers(side="fp32", values=[98.0, 100.0, 102.0], beside={"s": [1.5, 2.5, 4.0]}), "MB")
+    'fp32 100 MB ± 2 % (2.5 s)'
+    """
+    more = ", ".join(f"{_number(median(each))} {what}" for what, each in side.beside.items())
+    return f"{side.side} {_number(side.value)} {unit} ± {50 * side.spread:.0f} %" + (f" ({more})" if more else "")
+
+
+def _number(value: float) -> str:
+    """Three digits, and all of a large number's.
+
+    >>> [_number(v) for v in (0.1234, 12.34, 1234567.8)]
+    ['0.123', '12.3', '1,234,568']
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,8 +1,11 @@
-"""Processes that work in turn: while one is timed, the others wait for a line on their standard input.
+"""Processes that work in turn: while one is timed, no other works.
+
+The sides of a row of steps live as long as the row and wait for a line on their standard input.
 
 The parent writes "N\n": do N steps. The child answers with one line of JSON, {"seconds": …}; its first line says what
 it is: {"tokens": …, "about": …}. Closing the input ends it. Each side has its own process, so that neither one's
-allocator, threads nor compiled code serve the other.
+allocator, threads nor compiled code serve the other. A figure's side is a new process for every reading: its one line
+is the reading.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.bench.base import Row, Timed
+from unmask.bench.base import Figure, Numbers, Reading, Row, Timed
 from unmask.errors import UserError
 
 WARM = 3
@@ -75,6 +78,24 @@ def measured(row: Row, folder: Path, turns: int, steps: int, say: Callable[[str]
     return [Timed(side=name, rates=rates[name], about=sides[name].made["about"]) for name in row.sides]
 
 
+def readings(figure: Figure, folder: Path, turns: int, say: Callable[[str], None]) -> list[Numbers]:
+    """Every side of a figure, `turns` times in turn, each time in a process of its own."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in figure.sides}
+    for turn in range(turns):
+        for name in _order(list(found), turn):
+            side = Side(figure.name, name, folder)
+            side.close()
+            found[name].append(side.made)
+        said = ", ".join(f"{name} {each[-1]['value']:,.3g}" for name, each in found.items())
+        say(f"{figure.name}, turn {turn + 1} of {turns}: {said} {figure.unit}")
+    return [_numbers(name, each) for name, each in found.items()]
+
+
+def _numbers(side: str, each: Sequence[Mapping[str, Any]]) -> Numbers:
+    beside = {key: [one["beside"][key] for one in each] for key in each[0]["beside"]}
+    return Numbers(side=side, values=[one["value"] for one in each], beside=beside, about=each[0]["about"])
+
+
 def _order(names: Sequence[str], turn: int) -> list[str]:
     """Who begins changes from turn to turn.
 
@@ -104,6 +125,11 @@ class Baton:
         if self.left <= 0:
             _say({"seconds": time.perf_counter() - self.began})
             self._wait()
+
+
+def tell(reading: Reading) -> None:
+    """The child's end of a figure."""
+    _say({"value": reading.value, "beside": dict(reading.beside), "about": dict(reading.about)})
 
 
 def _say(answer: Mapping[str, Any]) -> None:

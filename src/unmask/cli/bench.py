@@ -14,7 +14,7 @@ from unmask.errors import UserError
 @app.command()
 def bench(
     rows: Annotated[list[str] | None, typer.Argument(help="Which rows; --list names them.", show_default="all")] = None,
-    turns: Annotated[int, typer.Option(help="How often each side is timed, in turn.")] = 5,
+    turns: Annotated[int, typer.Option(help="How often each side is measured, in turn.")] = 5,
     steps: Annotated[int, typer.Option(help="Steps of a turn.")] = 8,
     out: Annotated[Path | None, typer.Option(help="A file for the record, JSON.", show_default="none")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Name every row.")] = False,
@@ -23,9 +23,10 @@ def bench(
     """Time training steps beside transformers on this machine: unmask bench bert gpt2
 
     Each side works in a process of its own, in turn with the others; both compute the same loss at step 0, or the row
-    is an error. Medians over turns, their spread, and the ratio to the better of the peer's fp32 and bf16.
+    is an error. Medians over turns, their spread, and the ratio to the better of the peer's fp32 and bf16. The rows
+    data, resume and loss-memory are figures that should be small, read in a fresh process each turn.
     """
-    from unmask.bench.rows import ROWS
+    from unmask.bench.rows import FIGURES, NAMES, ROWS
     from unmask.bench.run import bench as measure
     from unmask.bench.table import lines
     from unmask.train.checkpoint import write_json
@@ -33,13 +34,14 @@ def bench(
     if listed:
         if rows:
             raise UserError("--list names every row: leave out the rest")
-        told = [{"name": r.name, "work": r.work, "peer": r.peer, "target": r.target} for r in ROWS.values()]
+        told = [{k: getattr(r, k) for k in ("name", "work", "peer", "target")} for r in ROWS.values()]
+        told += [{k: getattr(f, k) for k in ("name", "work", "peer", "target", "unit")} for f in FIGURES.values()]
         if as_json:
             return emit(told)
-        print("\n".join(f"{r['name']:<11} {r['work']}; {r['peer']}" for r in told))
+        print("\n".join(f"{r['name']:<12} {'; '.join(filter(None, (r['work'], r['peer'])))}" for r in told))
         return
     command = " ".join(["unmask bench", *(rows or ()), f"--turns {turns} --steps {steps}"])
-    found = measure(rows or list(ROWS), turns, steps, command=command)
+    found = measure(rows or NAMES, turns, steps, command=command)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, found.model_dump(mode="json"))

@@ -328,15 +328,21 @@ def export(
     license: Annotated[str | None, typer.Option(help="Of the weights, for the model card, such as mit.")] = None,
     language: Annotated[list[str] | None, typer.Option(help="Of the text, such as en (may be repeated).")] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="Its name on the hub (may be repeated).")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Of a run: the checkpoint with the best held-out loss, not the last one.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a Hugging Face directory with a model card, reload it with the common library and compare."""
     from unmask.loading import load
     from unmask.model.card_results import grouped
 
-    report = load(run).export(directory, license, language or None, dataset or ())
+    lm = load(run, "best" if best else "last")
+    report = lm.export(directory, license, language or None, dataset or ())
     if as_json:
         return emit(report)
+    if best:
+        print(f"{directory}: weights after update {lm.step}, the best held-out loss of {run}")
     print(f"{directory}: reloaded with transformers, largest logit difference {report['difference']:.2g}")
     if report["own_code"]:
         print("no class of transformers computes this model: load it there with trust_remote_code=True")

@@ -74,7 +74,7 @@ def plan_lines(found: Mapping[str, Any]) -> Iterator[str]:
         "hours": f"{'–' if found['hours'] is None else _hours(found['hours'])} ({found['hours_are']})",
         "parameters": found["parameters"],
         "disk": f"{in_bytes(found['disk']['bytes'])} ({found['disk']['checkpoints']} checkpoints at most, "
-        f"{in_bytes(found['disk']['bytes_of_one'])} each)",
+        f"{in_bytes(found['disk']['bytes_of_one'])} each; {in_bytes(found['disk']['bytes_written'])} written in all)",
         "memory": [{k: v if k == "with" else in_bytes(v) for k, v in row.items()} for row in found["memory"]],
     }
     yield from lines(shown)

@@ -16,6 +16,9 @@ class TrainConfig(Strict):
     """Rows of `context` tokens in an update, over all micro-batches (packed: about this many)."""
     grad_accumulation: int = Field(1, ge=1)
     """Micro-batches an update is built from."""
+    activation_checkpointing: bool = False
+    """Layers keep their input alone and are computed again in the backward pass: less memory, about a third more
+    FLOPs, the same numbers."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """muon: Muon on hidden matrices; tables, tied, 1-D and head parameters stay with AdamW."""
     learning_rate: float = Field(1e-3, gt=0)
@@ -73,6 +76,9 @@ class CheckpointConfig(Strict):
     """Steps between checkpoints; 0 = powers of two, then every 1,000."""
     keep: int = Field(2, ge=1)
     """How many of the newest stay besides the powers of two and the best."""
+    only_best: bool = False
+    """No schedule: a checkpoint where the held-out loss (`evaluation.every`) is the best so far, one at the end and one
+    when the run is stopped. A run that is killed goes on from the best."""
     at: tuple[int, ...] = ()
     """Updates whose checkpoints stay, in the place of `every`: all but the newest `keep` of them weights alone."""
 
@@ -82,4 +88,6 @@ class CheckpointConfig(Strict):
             raise ValueError(f"checkpoint.at={list(self.at)} must be numbers of updates from 1 on that ascend")
         if self.at and self.every:
             raise ValueError(f"checkpoint.at stands in the place of checkpoint.every={self.every}: give one of them")
+        if self.only_best and (self.at or self.every):
+            raise ValueError("checkpoint.only_best stands in the place of checkpoint.every and .at: drop them")
         return self

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from unmask.batch import Batch, Head, Stream, Targets
 from unmask.config import ModelConfig
 from unmask.errors import UserError
+from unmask.loss import states_read
 from unmask.model.heads import HeadModule, read
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective, Shape
@@ -140,7 +141,7 @@ def release() -> None:
 
 def states_of(networks: Mapping[str, Any], batch: Batch) -> dict[str, dict[str, Tensor]]:
     """One forward pass, without dropout, of each network that a head of the batch names."""
-    return {name: networks[name](batch, None) for name in {h.network for h in batch.heads.values()}}
+    return {name: states_read(networks[name], name, batch) for name in {h.network for h in batch.heads.values()}}
 
 
 def token_losses(

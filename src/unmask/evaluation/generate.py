@@ -219,7 +219,7 @@ class Writer:
         """Continue each start; `shown` (B lists of ids) is the text that a continuation is read after."""
         rows = [_Row(s, self._text(ids), self.ends) for s, ids in zip(begin, shown, strict=True)]
         with evaluating(self.model.network):
-            steps = Steps(self.model, begin)
+            steps = Steps(self.model, begin, max_tokens)
             active = rows
             for step in range(max_tokens):
                 self._choose(active, steps.logits(), step, steps.room(), step + 1 == max_tokens)

@@ -11,7 +11,7 @@ Legend: B rows, T tokens of a prompt, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -44,16 +44,17 @@ class Start:
 class Steps:
     """Rows being written: the logits of their next tokens, and the cache of what they hold."""
 
-    def __init__(self, model: Model, begin: Sequence[Start]) -> None:
-        self.model, self.network, self.cache = model, model.network, Cache()
+    def __init__(self, model: Model, begin: Sequence[Start], tokens: int = 0) -> None:
+        """`tokens` may be written at most: the cache has room for them from the start. 0 = that is not known."""
+        self.model, self.network = model, model.network
         self.device, self.shape = device_of(self.network), shape_of(model)
         self.head = self.network.heads[token_head(objective_of(model)).uses]
         stream, self.source = self._prompt(begin)
         self.memory: Tensor | None = None if self.source is None else self.network.encode(self.source)
-        states = self.network.decode(stream, self.memory, self.source, self.cache)
+        self.cache = Cache(capacity=min(stream.tokens.shape[1] + tokens, self.shape.stream + 1))
         last = (stream.block != 0).sum(1) - 1  # prompts of unequal length are padded on the right
         b = torch.arange(len(begin), device=self.device)
-        self.states: Tensor = states[b, last]
+        self.states: Tensor = self.network.decode(stream, self.memory, self.source, self.cache, at=last[:, None])[:, 0]
         self.typed, self.inside = stream.token_type is not None, stream.positions2 is not None
         none = torch.zeros_like(stream.positions)
         second, types = (none if x is None else x for x in (stream.positions2, stream.token_type))
@@ -130,6 +131,8 @@ class Steps:
                     f"a prompt of {s.tokens.shape[1]} tokens (control tokens included) goes beyond the {most} "
                     "that the model was trained on: shorten it"
                 )
+        if not batch.stream.reveal.any():  # nothing is hidden: a prefix that ends with the prompt
+            batch = replace(batch, stream=replace(batch.stream, pattern="full"))
         batch = to_device(batch, self.device)
         return batch.stream, batch.source
 

@@ -1,12 +1,13 @@
 """Attention takes (visible, score): who sees whom, and an additive score on position pairs.
 
 The mask comes from the record's vectors by `batch.visible`, once per forward pass; every layer of a stack
-shares it, in the form its kernel wants (`View`). There are two kernels, and they agree:
+shares it, in the form its kernel wants (`View`). There are three kernels, and they agree:
 
     fused      F.scaled_dot_product_attention; boolean mask, or additive where there is a score
     explicit   baddbmm, softmax, bmm; on CPU the faster one in bf16, and the one with dropout
+    flex       FlexAttention, on GPUs (`flex`): the rule itself in place of a mask
 
-A query that sees nothing outputs 0 on both, with finite gradients.
+A query that sees nothing outputs 0 on all, with finite gradients.
 
 Legend: B rows, Tq queries, Tk keys, H heads, K key-value heads, D head size.
 """
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.batch import Stream, same_block, visible
+from unmask.model.flex import Flex, flex_attend
 
 
 class Score(Protocol):
@@ -42,32 +44,37 @@ class View:
     bias: Tensor | None = None
     sees: Tensor | None = None
     causal: bool = False
+    flex: Flex | None = None
 
 
 def self_view(
     stream: Stream,
-    keys: Keys | None,
+    keys: Stream | Keys | None,
     score: Score | None,
     heads: int,
     dtype: torch.dtype,
     explicit: bool | None = None,
     window: int | None = None,
 ) -> View:
-    """The view of a stream on itself, or on the keys of a cache (which then hold the stream's own).
+    """The view of a stream on itself, or on other keys: of a cache (which then hold the stream's own), or of a stream.
 
     window   the largest difference of positions that is seen; None = any
     """
-    if keys is None and score is None and window is None and stream.isolated and stream.pattern in ("full", "causal"):
+    alone = window is None and stream.isolated and not isinstance(keys, Keys)
+    if alone and score is None and stream.pattern in ("full", "causal"):
         causal = stream.pattern == "causal"
         if not explicit_kernel(explicit, dtype, stream.tokens.device, None):
             return View(False, causal=causal)
         if not causal:
             return View(True)
     seen: Stream | Keys = stream if keys is None else keys
+    bias = None if score is None else score.dense(stream.positions, seen.positions, stream.contiguous and keys is None)
+    fused = not explicit_kernel(explicit, dtype, stream.tokens.device, bias)
+    if bias is not None and fused and alone and keys is None and stream.pattern == "full":
+        return View(False, bias.to(dtype))  # one for all rows where positions are contiguous
     mask = visible(stream.block, stream.horizon, seen.block, seen.reveal)
     if window is not None:
         mask = mask & ((stream.positions[:, :, None] - seen.positions[:, None, :]).abs() <= window)
-    bias = None if score is None else score.dense(stream.positions, seen.positions, stream.contiguous and keys is None)
     return _view(mask[:, None], bias, heads, dtype, explicit)
 
 
@@ -115,6 +122,9 @@ def attend(
     q (B, H, Tq, D), k (B, K, Tk, D), v (B, K, Tk, Dv), terms (B, H, Tq, Tk) → (B, H, Tq, Dv). Query head h reads
     key-value head h // (H / K) (grouped queries, Ainslie et al. 2023). Terms and cap need an explicit view.
     """
+    if view.flex is not None:
+        assert drop is None and terms is None, "FlexAttention knows neither"
+        return flex_attend(q, k, v, view.flex, scale, cap)
     if view.explicit:
         return _explicit(q, k, v, view, scale, drop, terms, cap)
     assert terms is None and cap is None, "the fused kernel knows neither"
@@ -194,8 +204,9 @@ class Keys:
 class Cache:
     """The record of the keys, so any decode order works; for inference (it is written in place).
 
-    Buffers double when full: n single tokens cost O(n) copies. `memory` holds the cross-attention keys and
-    values of each layer, computed from the source once.
+    A cache that is made with the capacity it will need is never copied; else buffers double when full, so that n
+    single tokens cost O(n) copies. `memory` holds the cross-attention keys and values of each layer, computed from
+    the source once.
     """
 
     length: int = 0
@@ -204,8 +215,11 @@ class Cache:
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # depth → (B, K, capacity, D): keys, values
     memory: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def extend(self, stream: Stream) -> Keys:
-        """Write down the stream's keys; each layer then `store`s its own tensors for them."""
+    def extend(self, stream: Stream) -> Keys | None:
+        """Write down the stream's keys and give all there are; each layer then `store`s its own tensors for them.
+
+        None where there are no others than the stream's: it sees itself alone, for which kernels know shorter ways.
+        """
         types = torch.zeros_like(stream.block) if stream.token_type is None else stream.token_type
         new = torch.stack([stream.positions, stream.block, stream.reveal, types])
         begin, self.length = self.length, self.length + new.shape[2]
@@ -213,7 +227,7 @@ class Cache:
             self.capacity = max(2 * self.capacity, self.length, 32)
         self.record = _room(self.record, new, self.capacity, begin, axis=2)
         self.record[:, :, begin : self.length] = new
-        return Keys(*self.record[:, :, : self.length])
+        return Keys(*self.record[:, :, : self.length]) if begin else None
 
     def store(self, depth: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append k and v (B, K, T, D) of a layer; all its keys and values so far come back, as views."""
@@ -224,6 +238,12 @@ class Cache:
         held_v[:, :, begin : self.length] = v
         self.layers[depth] = (held_k, held_v)
         return held_k[:, :, : self.length], held_v[:, :, : self.length]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all buffers, whether full or not."""
+        pairs = [*self.layers.values(), *self.memory.values()]
+        return sum(x.nbytes for pair in pairs for x in pair) + (0 if self.record is None else self.record.nbytes)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows in this order (beam search; rows that have ended)."""
@@ -239,7 +259,7 @@ def _room(held: Tensor | None, new: Tensor, capacity: int, used: int, axis: int)
         return held
     shape = list(new.shape)
     shape[axis] = capacity
-    grown = new.new_zeros(shape)
+    grown = new.new_empty(shape)  # what is never used costs no memory
     if held is not None:
         grown.narrow(axis, 0, used).copy_(held.narrow(axis, 0, used))
     return grown

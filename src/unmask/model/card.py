@@ -17,7 +17,7 @@ import yaml
 import unmask
 from unmask.config import ModelConfig
 from unmask.errors import UserError
-from unmask.model.card_results import grouped, learnt_nothing, rows
+from unmask.model.card_results import at_step, grouped, learnt_nothing, rows
 
 FILE = "README.md"
 
@@ -54,6 +54,7 @@ class Facts:
     own_code    the weights come with modeling_unmask.py
     tokenizer   whether one is there
     data        side (train, valid) → source → documents, tokens, bytes
+    step        the update of a run that the weights are those of
     first_data  the same of the run that the weights come from, by `init` or by a conversion
     """
 
@@ -71,6 +72,7 @@ class Facts:
     data: Data | None = None
     first_data: Data | None = None
     left_out: tuple[str, ...] = ()
+    step: int | None = None
     license: str | None = None
     language: str | Sequence[str] | None = None
     datasets: Sequence[str] = field(default_factory=tuple)
@@ -108,7 +110,7 @@ def write_card(directory: str | Path, facts: Facts, source: str | Path | None = 
 
 def card(facts: Facts, source: str | Path | None = None) -> str:
     """The text of a model card."""
-    run = _read(None if source is None else Path(source))
+    run = _read(None if source is None else Path(source), facts.step)
     datasets = tuple(facts.datasets) or _datasets(run)
     parts = [
         _front(facts, datasets),
@@ -127,16 +129,19 @@ def card(facts: Facts, source: str | Path | None = None) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def _read(place: Path | None) -> _Run:
+def _read(place: Path | None, step: int | None = None) -> _Run:
+    """A run's files; of an update before its last one, what metrics.jsonl says of that."""
     if place is None:
         return _Run()
     if not (place / "recipe.yaml").is_file():
         return _Run(imported=place.name if (place / "config.json").is_file() else None)
     try:
         recipe = yaml.safe_load((place / "recipe.yaml").read_text(encoding="utf-8")) or {}
-        lines = _text(place / "metrics.jsonl").splitlines()
-        last = json.loads(lines[-1]) if lines else {}
+        lines = [json.loads(line) for line in _text(place / "metrics.jsonl").splitlines()]
+        last = lines[-1] if lines else {}
         result = json.loads(_text(place / "result.json") or "{}")
+        if step and lines and step != result.get("step", last.get("step")):
+            last, result = at_step(lines, step)
         environment = json.loads(_text(place / "environment.json") or "{}")
         filled = json.loads(_text(place / "init.json") or "{}")
     except (OSError, ValueError, yaml.YAMLError) as fault:

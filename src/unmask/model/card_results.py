@@ -33,6 +33,27 @@ DETECTING = {
 GENERATING = {"generator_accuracy": "share of masked tokens whose token is the likeliest"}
 
 
+def at_step(lines: Iterable[Mapping[str, Any]], step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what had been spent, what was measured) after an update, from metrics.jsonl in the form of result.json."""
+    spent, terms = {}, {}
+    result: dict[str, Any] = {}
+    parts: dict[str, dict[str, float]] = {}
+    for line in lines:
+        if line.get("step") != step:
+            continue
+        if "evaluation" not in line:
+            spent = dict(line)
+        for name, value in line.get("evaluation", {}).items():
+            part, _, figure = name.rpartition(".")
+            if name.startswith("term_"):
+                terms[name.removeprefix("term_")] = value
+            elif part:
+                parts.setdefault(part, {})[figure] = value
+            else:
+                result[f"held_out_{name}"] = value
+    return spent, {**result, "held_out_terms": terms, "held_out_parts": parts}
+
+
 def rows(result: Mapping[str, Any], heads: Collection[str], detects: bool) -> list[tuple[str, str]]:
     """Titles and figures; `heads` are those of the exported network, `detects`: it says no tokens."""
     terms: Mapping[str, float] = result.get("held_out_terms") or {}
@@ -41,7 +62,7 @@ def rows(result: Mapping[str, Any], heads: Collection[str], detects: bool) -> li
         figures = DETECTING if detects else GENERATING
         losses = [(f"held-out loss of its head `{h}`, nats per target", terms[h]) for h in terms if h in heads]
         found = [*losses, *((title, terms[key]) for key, title in figures.items() if key in terms)]
-    elif not result.get("held_out_content_targets") and terms:
+    elif terms and not result.get("held_out_content_targets") and result.get("held_out_accuracy") is None:
         found = [("held-out loss, the mean of its terms by their weights", result.get("held_out_loss")), *_terms(terms)]
     else:
         found = [(title, result.get(key)) for key, title in RESULTS.items()]

@@ -249,7 +249,9 @@ _HIDDEN = (
 """Parts whose matrices Muon moves (`train.optim`)."""
 
 
-def activation_numbers(config: ModelConfig, context: int, source_context: int = 0, explicit: bool = False) -> int:
+def activation_numbers(
+    config: ModelConfig, context: int, source_context: int = 0, explicit: bool = False, recompute: bool = False
+) -> int:
     """Numbers that one row's forward pass keeps for the backward pass; without dropout, logits and their loss.
 
     A layer keeps, for each token, what its parts read:
@@ -259,28 +261,35 @@ def activation_numbers(config: ModelConfig, context: int, source_context: int = 
         feed-forward   hidden units before and after the activation, 2 I (ReLU: I; gated: 4 I); of a token's experts
         scores         H · T after softmax, where an explicit kernel runs
 
+    recompute: a layer keeps d a token, its input; what the largest one keeps is there once, while it is computed again.
+
     An estimate: statistics, masks and copies come on top (measurements lie within a factor of 1.3).
     """
-    total = context * _kept(config, context, False, source_context, explicit)
+    total = context * _kept(config, context, False, source_context, explicit, recompute)
     if config.num_source_layers:
-        total += source_context * _kept(config, source_context, True, 0, explicit)
-        total += source_context * config.num_layers * 2 * config.kv_heads * config.size_per_head
+        total += source_context * _kept(config, source_context, True, 0, explicit, recompute)
+        held = 1 if recompute else config.num_layers
+        total += source_context * held * 2 * config.kv_heads * config.size_per_head
     return round(total)
 
 
-def _kept(config: ModelConfig, context: int, source: bool, memory_context: int, explicit: bool) -> float:
+def _kept(
+    config: ModelConfig, context: int, source: bool, memory_context: int, explicit: bool, recompute: bool
+) -> float:
     """Numbers a token of one stack keeps."""
     c, d = config, config.hidden_size
     depth = c.num_source_layers if source else c.num_layers
     scores = c.num_heads if explicit or c.positions in ("deberta", "xlnet") or c.attention_softcap else 0
     norm = (3 if c.norm == "rms" and c.norm_weight else 2) * d + (d if c.norm_position == "both" else 0)
     total = 2.0 * d + (c.convolution + 4) * d * (c.convolution > 0)
+    layers = []
     for layer in [*c.depths(depth), *([depth - 1] if c.mask_decoder and not source else [])]:
-        total += 2 * norm + _kept_heads(c) + scores * context + _kept_units(c, layer) + 2 * d * c.residual_scalars
-        total += _kept_terms(c)
+        own = 2 * norm + _kept_heads(c) + scores * context + _kept_units(c, layer) + _kept_terms(c)
         if c.num_source_layers and not source:
-            total += norm + 3 * c.num_heads * c.size_per_head + scores * memory_context
-    return total
+            own += norm + 3 * c.num_heads * c.size_per_head + scores * memory_context
+        total += 2 * d * c.residual_scalars
+        layers.append(own)
+    return total + (max(layers) + d * len(layers) if recompute else sum(layers))
 
 
 def _kept_heads(c: ModelConfig) -> int:

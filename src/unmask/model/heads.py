@@ -30,6 +30,22 @@ class Projection(NamedTuple):
     softcap: float | None
 
 
+FEW = 16
+"""Rows of a decoding step, as many as are written together by default."""
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b of x (n, d). Where nothing is trained, few rows are taken as (W xᵀ)ᵀ on a CPU.
+
+    What such a product costs is the reading of W, and BLAS reads it in half the time as its first factor (MKL, a
+    table of 30,522 × 256, 8 rows: 3.7 ms for 7.3).
+    """
+    if len(x) > FEW or torch.is_grad_enabled() or x.device.type != "cpu":
+        return F.linear(x, weight, bias)
+    y = torch.mm(weight, x.t()).t().contiguous()
+    return y if bias is None else y + bias
+
+
 class HeadModule(nn.Module):
     """The parameters of one declared head; a tied table is the embedding's own Parameter."""
 
@@ -82,7 +98,7 @@ class HeadModule(nn.Module):
         if self.head.over != "vocabulary":
             return F.linear(features, self.weight, self.bias)
         scaled = features if self.scale == 1.0 else features * self.scale
-        logits = F.linear(scaled, self.weight, self.bias)
+        logits = _product(scaled, self.weight, self.bias)
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def projection(self) -> Projection:

@@ -52,10 +52,12 @@ class LatentAttention(nn.Module):
     def forward(self, x: Tensor, context: Context, depth: int, keys: Tensor | None = None) -> Tensor:
         """x (B, T, d) → (B, T, d); `keys` (B, S, d) are the states of keys and values, where not x's own."""
         local = self.config.local(depth)
+        given = context.of_keys
         angles = context.local_angles if local else context.angles
-        assert angles is not None
+        turned = given.local_angles if local else given.angles
+        assert angles is not None and turned is not None
         q = self._queries(x, angles)
-        k, v = self._keys(x if keys is None else keys, angles)
+        k, v = self._keys(x if keys is None else keys, turned)
         if context.cache is not None:
             k, v = context.cache.store(depth, k, v)
         view = context.local if local and context.local is not None else context.view

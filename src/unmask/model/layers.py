@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -39,9 +38,11 @@ class Attention(nn.Module):
         """x (B, T, d) → (B, T, d); `keys` are the states that keys and values come from, where not x's own."""
         local = self.config.local(depth)
         q, k, v = self._project(x, keys)
-        if self.values is not None and context.tokens is not None:
-            v = v + self.values(context.tokens, x)
-        q, k = self._place(q, k, context.local_angles if local else context.angles)
+        given = context.of_keys
+        if self.values is not None and given.tokens is not None:
+            v = v + self.values(given.tokens, x if keys is None else keys)
+        q = self._place(q, self.q_norm, context.local_angles if local else context.angles)
+        k = self._place(k, self.k_norm, given.local_angles if local else given.angles)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if context.cache is not None:
             k, v = context.cache.store(depth, k, v)
@@ -52,28 +53,26 @@ class Attention(nn.Module):
 
     def _project(self, x: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, H or K, D) each."""
-        if keys is None:
-            joint = self.qkv(x)
-        else:
-            query = self.parts[0]
-            weight, bias = self.qkv.weight, self.qkv.bias
-            own = F.linear(x, weight[:query], None if bias is None else bias[:query])
-            joint = torch.cat([own, F.linear(keys, weight[query:], None if bias is None else bias[query:])], -1)
         rows, length, _ = x.shape
-        q, k, v = joint.view(rows, length, -1, self.size).split([self.heads, self.groups, self.groups], 2)
-        return q, k, v
+        if keys is None:
+            joint = self.qkv(x).view(rows, length, -1, self.size)
+            q, k, v = joint.split([self.heads, self.groups, self.groups], 2)
+            return q, k, v
+        query = self.parts[0]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        q = F.linear(x, weight[:query], None if bias is None else bias[:query])
+        both = F.linear(keys, weight[query:], None if bias is None else bias[query:])
+        k, v = both.view(rows, keys.shape[1], -1, self.size).chunk(2, 2)
+        return q.view(rows, length, -1, self.size), k, v
 
-    def _place(self, q: Tensor, k: Tensor, angles: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-        """Normalised and turned by position."""
+    def _place(self, x: Tensor, norm: Norm | None, angles: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Queries or keys, normalised and turned by position."""
         after = self.config.qk_norm_after
-        if not after and self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        if norm is not None and not after:
+            x = norm(x)
         if angles is not None:
-            angles = (angles[0].to(q.dtype), angles[1].to(q.dtype))
-            q, k = rotate(q, angles), rotate(k, angles)
-        if after and self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return q, k
+            x = rotate(x, (angles[0].to(x.dtype), angles[1].to(x.dtype)))
+        return norm(x) if norm is not None and after else x
 
 
 class ValueTable(nn.Module):
@@ -132,7 +131,7 @@ class CrossAttention(nn.Module):
             k = self.k_norm(k)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if cache is not None:
-            cache.memory[depth] = (k, v)
+            k, v = cache.memory[depth] = (k.contiguous(), v.contiguous())  # every step reads all of both
         return k, v
 
 

@@ -96,6 +96,11 @@ class Context:
     drop: Drop | None = None
     drop_attention: Drop | None = None
     routing: list[Routing] = field(default_factory=list)  # what layers of experts report
+    keys: Context | None = None  # of the tokens that keys come from, where those are not the queries' own
+
+    @property
+    def of_keys(self) -> Context:
+        return self if self.keys is None else self.keys
 
 
 class FeedForward(nn.Module):

@@ -94,8 +94,9 @@ class Relative(nn.Module):
         self.weight = nn.Parameter(torch.empty(2 * self.span, self.size)) if learned else None
         self.norm = Norm(config, kind="layer") if learned and config.relative_norm else None
 
-    def pairs(self, stream: Stream, keys: Keys | None) -> Pairs:
-        """The pairs of a stream with itself, or with the keys of a cache (which then hold the stream's own).
+    def pairs(self, stream: Stream, keys: Stream | Keys | None) -> Pairs:
+        """The pairs of a stream with itself, or with other keys: of a cache (which then hold the stream's own), or of
+        a stream.
 
         In a contiguous stream a difference of positions is one of indices, and one (1, T, T) index serves all rows.
         """
@@ -128,7 +129,7 @@ class Relative(nn.Module):
         return int(difference.abs().max())
 
 
-def _same_type(stream: Stream, keys: Keys | None) -> Tensor | None:
+def _same_type(stream: Stream, keys: Stream | Keys | None) -> Tensor | None:
     """(B, Tq, Tk); None where nobody has a type, which is the same as one type for all."""
     q, k = stream.token_type, stream.token_type if keys is None else keys.token_type
     if q is None and k is None:

@@ -8,6 +8,8 @@ Legend: B rows, T tokens of the stream, S of the source, d hidden size, V vocabu
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +18,26 @@ from unmask.batch import QUERY, Batch, Head, Stream
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model.ahead import Ahead
-from unmask.model.attention import Cache, Drop, cross_view, self_view
+from unmask.model.attention import Cache, Drop, Keys, View, cross_view, self_view
 from unmask.model.convolution import Convolution
 from unmask.model.experts import Routing
+from unmask.model.flex import flex_of, suits_flex
 from unmask.model.heads import HeadModule
 from unmask.model.initialise import initialise
 from unmask.model.layers import Layer
 from unmask.model.parts import Context, Linear, Norm, Table
 from unmask.model.positions import Alibi, RelativeBuckets, rotary, sinusoids
+from unmask.model.recompute import recomputed
 from unmask.model.relative import Relative
 
 
 class Stack(nn.Module):
     """Embeddings, layers and final norm of one stack; the token table is lent to it by the model."""
+
+    kernel = "dense"
+    """Of self-attention: dense, flex (FlexAttention wherever it can) or auto (flex on a GPU, where it needs a mask)."""
+    recompute = False
+    """Whether layers are computed again in the backward pass instead of keeping what they computed."""
 
     def __init__(self, config: ModelConfig, source: bool) -> None:
         super().__init__()
@@ -66,13 +75,15 @@ class Stack(nn.Module):
         routing: list[Routing] | None = None,
         states: list[Tensor] | None = None,
         ahead: list[Tensor] | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
         """The final hidden states (B, T, d) of embedded tokens (B, T, table size).
 
         `memory` is the source's final states and its stream; `explicit` forces one attention kernel; what layers of
         experts report is appended to `routing`. `states` receives depth + 1 of (B, T, d): what the first layer reads
         and what each depth gives to the next one, the last being what is returned. `ahead` receives the states
-        (B, T, d) of each module that looks ahead.
+        (B, T, d) of each module that looks ahead. `at` (B, Q) asks for so many places of each row and for nothing else:
+        (B, Q, d) comes back, and the last layer has no other queries.
         """
         c = self.config
         drop = Drop(c.dropout, generator) if generator is not None and c.dropout else None
@@ -81,8 +92,13 @@ class Stack(nn.Module):
             start = drop(start)
         if self.widen is not None:
             start = self.widen(start)
-        context = self._context(start, stream, memory, cache, generator, explicit, drop)
-        below, x = self._through(start, stream, context, states)
+        keys = None if cache is None else cache.extend(stream)
+        context = self._context(start, stream, keys, memory, cache, generator, explicit, drop)
+        asked = None
+        if at is not None:
+            own = self._context(start, _at(stream, at), keys or stream, memory, cache, generator, explicit, drop)
+            asked = _Asked(at, replace(own, keys=context))
+        below, x = self._through(start, stream, context, states, asked)
         x = x if self.final_norm is None else self.final_norm(x)
         if ahead is not None:
             for module in self.ahead:
@@ -95,24 +111,41 @@ class Stack(nn.Module):
         return x
 
     def _through(
-        self, start: Tensor, stream: Stream, context: Context, states: list[Tensor] | None
+        self, start: Tensor, stream: Stream, context: Context, states: list[Tensor] | None, asked: _Asked | None
     ) -> tuple[Tensor, Tensor]:
         """What the last layer reads and gives, (B, T, d) each; all depths' states go into `states`."""
         below = x = start
         for depth, layer in enumerate(self.depths):
+            last = depth == len(self.depths) - 1
             if states is not None:
                 states.append(x)
-            if self.decodes_masks and depth == len(self.depths) - 1:
+            if self.decodes_masks and last:
                 below, x = x, self._decode_masks(x, stream, context)
                 break
             if self.stream_scale is not None and self.embedding_scale is not None:
                 x = self.stream_scale[depth] * x + self.embedding_scale[depth] * start
-            below, x = x, self.layers[layer](x, context, depth)
+            below = x
+            if last and asked is not None and self.convolution is None:
+                return below, self._layer(layer, _rows_at(x, asked.at), asked.context, depth, x)
+            x = self._layer(layer, x, context, depth)
             if depth == 0 and self.convolution is not None:
                 x = self.convolution(start, x, stream.block)
         if states is not None:
             states.append(x)
-        return below, x
+        return below, x if asked is None else _rows_at(x, asked.at)
+
+    def _layer(self, number: int, x: Tensor, context: Context, depth: int, keys: Tensor | None = None) -> Tensor:
+        """What one of the layers makes of x (B, T, d)."""
+        if self.recompute and torch.is_grad_enabled():
+            return recomputed(self.layers[number], x, context, depth, keys)
+        return self.layers[number](x, context, depth, keys)  # type: ignore[no-any-return]
+
+    def _view(self, stream: Stream, keys: Stream | Keys | None, window: int | None, how: _How) -> View:
+        """The view of a stream on itself or on other keys, for the kernel that serves it."""
+        c = self.config
+        if keys is None and how.free and suits_flex(self.kernel, c, stream, window):
+            return View(False, flex=flex_of(stream, self.score, how.dtype, window))
+        return self_view(stream, keys, self.score, c.num_heads, how.dtype, how.explicit, window)
 
     def _place(self, x: Tensor, stream: Stream) -> Tensor:
         """Token vectors with positions, token types and norm."""
@@ -139,16 +172,16 @@ class Stack(nn.Module):
         """
         assert self.positions is not None
         depth = len(self.depths) - 1
-        layer = self.layers[self.depths[depth]]
         query = x + self.positions(stream.positions + self.config.position_offset)
         for _ in range(2):
-            query = layer(query, context, depth, x)
+            query = self._layer(self.depths[depth], query, context, depth, x)
         return query
 
     def _context(
         self,
         x: Tensor,
         stream: Stream,
+        keys: Stream | Keys | None,
         memory: tuple[Tensor, Stream] | None,
         cache: Cache | None,
         generator: torch.Generator | None,
@@ -158,15 +191,16 @@ class Stack(nn.Module):
         c = self.config
         dtype = _compute_dtype(x)
         drop_attention = Drop(c.attention_dropout, generator) if generator is not None and c.attention_dropout else None
+        free = explicit is None and drop_attention is None
         if drop_attention is not None or self.relative is not None or c.attention_softcap is not None:
             explicit = True  # the fused kernel knows none of them
-        keys = None if cache is None else cache.extend(stream)
+        how = _How(dtype, explicit, free)
         local = "L" in c.attention_pattern
         turn = c.positions == "rotary"
         base = c.rotary_local_base or c.rotary_base
         return Context(
-            view=self_view(stream, keys, self.score, c.num_heads, dtype, explicit),
-            local=self_view(stream, keys, self.score, c.num_heads, dtype, explicit, self.window) if local else None,
+            view=self._view(stream, keys, None, how),
+            local=self._view(stream, keys, self.window, how) if local else None,
             angles=rotary(stream.positions, c.rotary_size, c.rotary_base, dtype) if turn else None,
             local_angles=rotary(stream.positions, c.rotary_size, base, dtype) if turn and local else None,
             pairs=None if self.relative is None else self.relative.pairs(stream, keys),
@@ -178,6 +212,32 @@ class Stack(nn.Module):
             drop=drop,
             drop_attention=drop_attention,
         )
+
+
+class _How(NamedTuple):
+    """What decides on a kernel: the type of its products, the dense one that is needed, and whether that is no must."""
+
+    dtype: torch.dtype
+    explicit: bool | None
+    free: bool
+
+
+class _Asked(NamedTuple):
+    """The places (B, Q) of each row whose states are asked for, and the context of the queries there."""
+
+    at: Tensor
+    context: Context
+
+
+def _rows_at(x: Tensor, at: Tensor) -> Tensor:
+    """(B, Q, d) or (B, Q) of (B, T, d) or (B, T)."""
+    return x.gather(1, at if x.dim() == 2 else at[..., None].expand(-1, -1, x.shape[2]))
+
+
+def _at(stream: Stream, at: Tensor) -> Stream:
+    """Those places of each row as a stream of its own; where all see all, that stays so."""
+    found = replace(stream.map(lambda a: _rows_at(a, at)), contiguous=False)
+    return found if stream.pattern == "full" and stream.isolated else replace(found, pattern="order", isolated=False)
 
 
 def _score(config: ModelConfig, both_ways: bool) -> RelativeBuckets | Alibi | None:
@@ -218,11 +278,18 @@ class Transformer(nn.Module):
         initialise(self, config, seed)
 
     def forward(
-        self, batch: Batch, generator: torch.Generator | None = None, explicit: bool | None = None
+        self,
+        batch: Batch,
+        generator: torch.Generator | None = None,
+        explicit: bool | None = None,
+        at: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The final states {"stream": (B, T, d)}, and {"source": (B, S, d)} where there is a source.
 
         {"ahead1": (B, T, d), …} as well where a head of the batch reads a module that looks ahead.
+
+        `at` (B, Q) says that no other places of the stream will be read, no place twice in a row: the last layer then
+        computes nothing else, and the states elsewhere are 0. A masked LM saves most of its last layer by it.
 
         With experts, {"router": (2,)} as well: the balance loss, a mean over the layers that route, and the z-loss, a
         mean over their tokens.
@@ -233,7 +300,10 @@ class Transformer(nn.Module):
         if batch.source is not None:
             memory = out["source"] = self.encode(batch.source, generator, explicit, routing)
         ahead: list[Tensor] | None = [] if any(head.ahead for head in batch.heads.values()) else None
-        out["stream"] = self.decode(batch.stream, memory, batch.source, None, generator, explicit, routing, ahead=ahead)
+        if ahead is not None or self.config.experts is not None:
+            at = None  # both read all states
+        given = batch.stream, memory, batch.source, None, generator, explicit, routing
+        out["stream"] = _laid(self.decode(*given, ahead=ahead, at=at), at, batch.stream)
         out |= {f"ahead{k}": states for k, states in enumerate(ahead or (), 1)}
         if routing:
             tokens = torch.stack([r.tokens for r in routing])
@@ -266,15 +336,17 @@ class Transformer(nn.Module):
         routing: list[Routing] | None = None,
         states: list[Tensor] | None = None,
         ahead: list[Tensor] | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
         """The stream's final states (B, T, d). With a cache, T new tokens see its keys and join them.
 
-        `states` receives those of every depth, `ahead` those of modules that look ahead (`Stack.forward`).
+        `states` receives those of every depth, `ahead` those of modules that look ahead; with `at` (B, Q) it is
+        (B, Q, d), those of so many places of each row (`Stack.forward`).
         """
         if (memory is None or source is None) != (self.source is None):
             raise UserError("a model with a source stack reads a source: give one, or set model.num_source_layers=0")
         given = None if memory is None or source is None else (memory, source)
-        return self.stack(self._embed(stream), stream, given, cache, generator, explicit, routing, states, ahead)
+        return self.stack(self._embed(stream), stream, given, cache, generator, explicit, routing, states, ahead, at)
 
     def _embed(self, stream: Stream, table: Table | None = None) -> Tensor:
         """Token vectors (B, T, d), after the stream's values are known to lie inside the tables.
@@ -289,6 +361,14 @@ class Transformer(nn.Module):
             return self.embedding(stream.tokens)
         appended = stream.tokens == QUERY
         return torch.where(appended[..., None], self.query, self.embedding(stream.tokens.clamp(min=0)))
+
+
+def _laid(states: Tensor, at: Tensor | None, stream: Stream) -> Tensor:
+    """States (B, Q, d) back at their places in the stream (B, T, d), 0 elsewhere."""
+    if at is None:
+        return states
+    index = at[..., None].expand_as(states)
+    return states.new_zeros(*stream.tokens.shape, states.shape[2]).scatter(1, index, states)
 
 
 def _check(stream: Stream, config: ModelConfig) -> None:

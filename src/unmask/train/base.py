@@ -31,6 +31,10 @@ class Counters:
     skipped: int = 0
     """Updates at fault that were passed over (`faults`)."""
     skipped_in_a_row: int = 0
+    checkpoint_bytes: int = 0
+    """Written into checkpoints so far, but for what lives wrote that were killed later."""
+    compilations: int = 0
+    """Of torch.compile, over all lives of the run."""
     evaluated: int = 0
     """The last step whose evaluation was made."""
     best_step: int | None = None

@@ -28,7 +28,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from unmask.config import CheckpointConfig
 from unmask.errors import UserError
 from unmask.tensors import aliases_note, named_once, save_tensors
 
@@ -257,21 +256,12 @@ def _listed(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def due(step: int, every: int, at: Collection[int] = ()) -> bool:
-    """Is a checkpoint written after this many updates? every = 0: at powers of two, then every 1,000."""
-    if at:
-        return step in at
-    if every:
-        return step % every == 0
-    return step % 1000 == 0 if step >= 1000 else is_power_of_two(step)
-
-
 def is_power_of_two(step: int) -> bool:
     return step > 0 and step & (step - 1) == 0
 
 
-def retain(checkpoints: Path, keep: int, best: int | None, at: Collection[int] = ()) -> None:
-    """Remove all but powers of two, the last `keep`, the best and those `at` these steps; of these, weights stay."""
+def retain(checkpoints: Path, keep: int, best: int | None, at: Collection[int] = (), powers: bool = True) -> None:
+    """Remove all but the last `keep`, the best, `powers` of two, and those `at` these steps: of these, weights stay."""
     whole = find(checkpoints).whole
     newest_ones = list(whole)[-keep:]
     for step, path in whole.items():
@@ -279,7 +269,7 @@ def retain(checkpoints: Path, keep: int, best: int | None, at: Collection[int] =
             continue
         if step in at:
             lighten(path)
-        elif step != best and not is_power_of_two(step):
+        elif step != best and not (powers and is_power_of_two(step)):
             _remove(path)
 
 
@@ -298,31 +288,9 @@ def is_light(path: Path) -> bool:
     return OPTIMIZER not in (_listed(path) or {OPTIMIZER: None})
 
 
-def most_at_once(total: int, every: int, keep: int, at: Collection[int] = ()) -> tuple[int, int]:
-    """The most checkpoints that lie on the disk together, and beside them the most that are weights alone.
-
-    Powers of two, the last, the best and one being written; those `at` steps are light but for the last.
-    """
-    powers = sum(due(2**k, every, at) for k in range(total.bit_length())) if not at else 0
-    return powers + keep + 2, max(0, sum(step <= total for step in at) - keep)
-
-
-def require_room(out: Path, checkpoints: Path, need: tuple[int, int], total: int, config: CheckpointConfig) -> None:
-    """Refuse a disk that cannot hold the checkpoints that a run of `total` updates has still to write.
-
-    need: bytes of one with weights alone, and of the optimizer's state that another has beside them.
-    """
-    held = list(find(checkpoints).whole.values())
-    whole, light = most_at_once(total, config.every, config.keep, config.at)
-    held_light = sum(map(is_light, held))
-    whole, light = max(1, whole - (len(held) - held_light)), max(0, light - held_light)
-    needed = whole * sum(need) + light * need[0]
-    free = shutil.disk_usage(out).free
-    if free < needed:
-        raise UserError(
-            f"no room to write {out}: its checkpoints need about {needed:,} bytes ({whole + light} at a time) and "
-            f"{free:,} bytes are free: free some space, or set a larger checkpoint.every"
-        )
+def size(path: Path) -> int:
+    """Bytes of a checkpoint's tensors: what else lies there is small, and counts seconds."""
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
 def discard(checkpoints: Path) -> None:

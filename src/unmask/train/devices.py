@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -67,6 +69,40 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
         return torch.from_numpy(np.require(a, requirements=["C", "W"])).to(device, non_blocking=True)
 
     return batch.map(move)
+
+
+def doubled(x: Tensor) -> Tensor:
+    """In fp64: on the CPU where the device has none (MPS)."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()
+
+
+@contextmanager
+def missing_explained(device: torch.device) -> Iterator[None]:
+    """An operation that a device lacks, as a sentence; on CPU and CUDA such an error is ours and stays as it is."""
+    try:
+        yield
+    except (NotImplementedError, TypeError) as error:
+        if device.type in ("cpu", "cuda"):
+            raise
+        said = " ".join(str(error).split()).split(". ")[0]
+        advice = "set PYTORCH_ENABLE_MPS_FALLBACK=1, which computes it on the CPU, or " if device.type == "mps" else ""
+        raise UserError(
+            f"device={device.type} lacks an operation of this run ({said}): {advice}use device=cpu"
+        ) from error
+
+
+@contextmanager
+def at_rest(networks: nn.Module, device: torch.device) -> Iterator[None]:
+    """Without gradients, in evaluation mode; modes and the global generator are afterwards what they were."""
+    gpus = [device.index or 0] if device.type == "cuda" else []
+    modes = [(module, module.training) for module in networks.modules()]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(gpus):
+            networks.eval()
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def tune_process() -> bool:

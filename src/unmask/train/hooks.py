@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self, TextIO
+from typing import Any, BinaryIO, Self, TextIO
 
 import torch
 from torch import Tensor, nn
 
 from unmask.batch import TermKey
 from unmask.train.checkpoint import cannot_write
+from unmask.train.devices import doubled
 from unmask.train.live import Display, Mark, number, rows
 from unmask.train.loggers import Loggers
 from unmask.train.peak import Peak
@@ -52,18 +53,20 @@ class Metrics:
             copies.start(keep_to, seen)
 
     def _truncate(self, keep_to: int) -> int:
-        """Returns the last step that had a line."""
-        seen = keep_to
-        temporary = self.path.with_name(f".{self.path.name}.writing")
-        with open(self.path, encoding="utf-8", errors="replace") as old, open(temporary, "w", encoding="utf-8") as new:
-            for line in old:
-                step = _step(line) if line.endswith("\n") else None
+        """Cut what stands behind the last line that stays, and return the last step that had a line.
+
+        Steps ascend, so the file is read from its end: a run of a million updates would wait seconds for the rest.
+        """
+        seen, stays = keep_to, 0
+        with open(self.path, "r+b") as file:
+            for end, line in _from_the_end(file):
+                step = _step(line) if line.endswith(b"\n") else None
                 seen = max(seen, step or 0)
                 if step is not None and step <= keep_to:
-                    new.write(line)
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(temporary, self.path)
+                    stays = end
+                    break
+            file.truncate(stays)
+            os.fsync(file.fileno())
         return seen
 
     def write(self, line: Mapping[str, Any]) -> None:
@@ -93,7 +96,28 @@ class Metrics:
             self.copies.close()
 
 
-def _step(line: str) -> int | None:
+_BLOCK = 1 << 16
+"""Bytes of metrics.jsonl that are read at once."""
+
+
+def _from_the_end(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(where it ends, line) of every line, the last one first."""
+    at, rest = file.seek(0, os.SEEK_END), b""
+    while at:
+        size = min(_BLOCK, at)
+        at -= size
+        file.seek(at)
+        rest = file.read(size) + rest
+        end, begin = at + len(rest), rest.rfind(b"\n", 0, len(rest) - 1) + 1
+        while begin:
+            yield end, rest[begin:]
+            rest, end = rest[:begin], at + begin
+            begin = rest.rfind(b"\n", 0, len(rest) - 1) + 1
+    if rest:
+        yield len(rest), rest
+
+
+def _step(line: bytes) -> int | None:
     """None where the line is no line of metrics."""
     try:
         return int(json.loads(line)["step"])
@@ -159,7 +183,7 @@ def _cosine(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> float | N
 
 
 def _dot(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> float:
-    sums = [(x.double() * y.double()).sum() for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    sums = [(doubled(x) * doubled(y)).sum() for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     return float(torch.stack(sums).sum()) if sums else 0.0
 
 

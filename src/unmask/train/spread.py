@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import Batch, TermKey
+from unmask.train.compiled import Compilations
 from unmask.train.layout import HERE, Layout, Shards
 
 Found = TypeVar("Found")
@@ -76,10 +77,10 @@ class Spread:
         """What a function that only reads them makes of the networks; called without gradients, on every rank."""
         return function(self.networks)
 
-    def compile(self) -> None:
+    def compile(self, compiled: Compilations) -> None:
         """torch.compile what is called."""
         for network in self.networks.values():
-            network.compile()
+            compiled.compile(network)
 
 
 class Around(nn.Module):
@@ -170,10 +171,10 @@ class Sharded(Spread):
         self.around.reshard()  # type: ignore[operator]  # no backward pass will: the root would keep stale numbers
         return found
 
-    def compile(self) -> None:
+    def compile(self, compiled: Compilations) -> None:
         """Layers by themselves: what gathers them cannot be compiled."""
         for layer in self.layers:
-            layer.compile()
+            compiled.compile(layer)
 
 
 def layers_apart(networks: nn.Module) -> Iterator[nn.Module]:

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,8 @@ from unmask.keyed import row_keys
 from unmask.tensors import named_once
 from unmask.train import checkpoint, faults, schedule
 from unmask.train.base import Batches, Counters, Settings
-from unmask.train.devices import choose_precision, to_device
+from unmask.train.compiled import Compilations
+from unmask.train.devices import at_rest, choose_precision, doubled, missing_explained, to_device
 from unmask.train.faults import Documents
 from unmask.train.floor import Floor
 from unmask.train.hooks import Evaluation, Gradients, Metrics, Progress, Stop
@@ -46,6 +47,7 @@ from unmask.train.optim import Optimizer
 from unmask.train.plan import Calibration, Plan, given, read_plan, same_budget, steps_within
 from unmask.train.prefetch import Prefetch
 from unmask.train.ranks import Ranks, Unwritten, number_of, request_of
+from unmask.train.room import Room, due
 from unmask.train.spread import Program, Spread
 from unmask.train.totals import Norms, totals_of
 
@@ -87,6 +89,7 @@ class Trainer:
         """Who gets the lines of metrics.jsonl, too."""
         self.plan: Plan | None = None
         self.calibration: Calibration | None = None
+        self.compiled = Compilations()
 
     # ------------------------------------------------------------ the run
 
@@ -107,11 +110,11 @@ class Trainer:
             metrics = Metrics(file, self.counters.step, self.loggers) if self.ranks.first else Unwritten()
         prefetch = Prefetch(self._mine, depth=0 if self.settings.device.type == "cpu" else 2)
         try:
-            with self.ranks.stop() as stop:
+            with self.ranks.stop() as stop, missing_explained(self.settings.device):
                 if self.counters.step:  # stopped while evaluating: that comes first
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
-                    line = self._update(prefetch)
+                    line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
                     if self.ranks.first and self.gradients is not None and self.gradients.due(self.counters.step):
                         line["gradients"] = self._compare(self.gradients)
                     metrics.write(line)
@@ -122,6 +125,7 @@ class Trainer:
         finally:
             prefetch.close()
             metrics.close()
+            self.compiled.close()
             if self.progress is not None:
                 self.progress.close()
         return self.counters
@@ -171,6 +175,7 @@ class Trainer:
             self.plan = self.plan or Plan(**state["plan"])
             checkpoint.load_model(self.networks, place)
             self.counters = Counters(**{f.name: state[f.name] for f in fields(Counters) if f.name in state})
+            self.counters.checkpoint_bytes += checkpoint.size(place)
         self._say(f"resuming {self.out} after step {self.counters.step}")
         return place
 
@@ -194,7 +199,7 @@ class Trainer:
         if place is not None:
             self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
         if self.settings.compile:
-            self.spread.compile()
+            self.spread.compile(self.compiled)
 
     def _decide(self) -> None:
         """Fix precision and length, or replay what was fixed."""
@@ -223,9 +228,8 @@ class Trainer:
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""
         if self.ranks.first:
-            tensors, _ = named_once(self.networks)
-            need = checkpoint.need(tensors, 0), self.optimizer.state_bytes()
-            checkpoint.require_room(self.out, self.checkpoints, need, self.total_steps or 1, self.settings.checkpoint)
+            room = Room(checkpoint.need(named_once(self.networks)[0], 0), self.optimizer.state_bytes())
+            self._say(room.required(self.out, self.checkpoints, self.total_steps, self.settings.checkpoint))
 
     # ------------------------------------------------------------ one update
 
@@ -325,7 +329,7 @@ class Trainer:
         self, sums: Mapping[TermKey, list[Tensor]], weights: Mapping[TermKey, tuple[float, float]]
     ) -> dict[TermKey, tuple[float, float]]:
         """(coefficient, value) of every term from this rank's sums and the update's divisors."""
-        totals = torch.stack([torch.stack(s).double().sum() for s in sums.values()]).tolist() if sums else []
+        totals = torch.stack([doubled(torch.stack(s)).sum() for s in sums.values()]).tolist() if sums else []
         return {
             key: (weights[key][0], total / weights[key][1] if weights[key][1] else 0.0)
             for key, total in zip(sums, self.ranks.add(totals), strict=True)
@@ -357,8 +361,8 @@ class Trainer:
         if self.evaluation is not None and self.evaluation.due(c.step, self.total_steps) and c.evaluated != c.step:
             evaluated = self._evaluate(self.evaluation, metrics, stop)
         request = request_of(self.ranks.most(number_of(stop.requested)))  # one rank's is all ranks'
-        due = checkpoint.due(c.step, config.every, config.at) or c.best_step != best or self._finished
-        if (due or request) and (evaluated or not saved):
+        scheduled = due(c.step, config) or c.best_step != best or self._finished
+        if (scheduled or request) and (evaluated or not saved):
             self._save(metrics)
         if request:
             then = "resume=auto continues" if self.plan else "its length is not known yet: resume=auto starts again"
@@ -374,37 +378,24 @@ class Trainer:
         with self.ranks.together():
             if self.ranks.first:
                 metrics.sync()
-                checkpoint.write(self.checkpoints, c.step, self.networks, optimizer, state, tensors)
-                checkpoint.retain(self.checkpoints, config.keep, c.best_step, config.at)
+                place = checkpoint.write(self.checkpoints, c.step, self.networks, optimizer, state, tensors)
+                c.checkpoint_bytes += checkpoint.size(place)
+                checkpoint.retain(self.checkpoints, config.keep, c.best_step, config.at, not config.only_best)
 
     def _compare(self, gradients: Gradients) -> dict[str, object]:
         """The gradients of the parts of the last update's micro-batch with the most parts, one by one."""
         step, device = self.counters.step - 1, self.settings.device
         micro = self.batches(step, self._pace(step)[0], *([range(self.micro)] if self.ranks.count > 1 else []))
         batch = max(micro, key=lambda b: len({part for (part, _), norm in b.norms().items() if norm}))
-        with self._at_rest(), torch.enable_grad():
+        with at_rest(self.networks, self.settings.device), torch.enable_grad():
             with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
                 terms = self.terms(self.networks, to_device(batch, device), None)
             return gradients(self.networks, {key: terms[key] for key in batch.heads})  # no router's
 
     def measured(self, function: Callable[[nn.ModuleDict], Found]) -> Found:
         """What a function makes of the networks in evaluation mode, as they are, on every rank."""
-        with self._at_rest():
+        with at_rest(self.networks, self.settings.device):
             return self.spread.measured(function)
-
-    @contextmanager
-    def _at_rest(self) -> Iterator[None]:
-        """Without gradients, in evaluation mode; modes and the global generator are afterwards what they were."""
-        device = self.settings.device
-        gpus = [device.index or 0] if device.type == "cuda" else []
-        modes = [(module, module.training) for module in self.networks.modules()]
-        try:
-            with torch.no_grad(), torch.random.fork_rng(gpus):
-                self.networks.eval()
-                yield
-        finally:
-            for module, training in modes:
-                module.training = training
 
     def _evaluate(self, evaluation: Evaluation, metrics: Metrics | Unwritten, stop: Stop) -> bool:
         """Evaluate without touching the trajectory; False when a stop was asked for: it is made after resuming."""

@@ -20,7 +20,6 @@ from unmask import keyed
 from unmask.batch import Rows, starts
 from unmask.data.collate import collate
 from unmask.data.worlds import Review
-from unmask.electra import inverse
 from unmask.evaluation.base import device_of, evaluating
 from unmask.evaluation.inputs import framed
 from unmask.labs.electra.floor import pairs
@@ -31,6 +30,7 @@ from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.replaced import DETECTION
 from unmask.objectives.spans import choose
 from unmask.train.devices import to_device
+from unmask.vocabulary import inverse
 
 BATCH = 2048
 """Windows of one pass."""
@@ -71,7 +71,7 @@ def by_generator(generator: LM, texts: np.ndarray, seed: int) -> Corrupted:
     logits = said(generator, read, place.reshape(n, SELECTED))
     draw = keyed.uniform(keyed.absorb(key, keyed.purpose("draw"))[row], place)
     given = texts.copy()
-    given[row, place] = inverse(logits.flatten(0, 1), torch.from_numpy(draw)).numpy()
+    given[row, place] = inverse(logits.flatten(0, 1).softmax(-1), torch.from_numpy(draw)).numpy()
     return Corrupted(texts, given, selected)
 
 

@@ -1,0 +1,194 @@
+"""The loss over a vocabulary, whose logits exist only in chunks, and samples of its softmax.
+
+Legend: n targets, d features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+TINY = 1e-30
+"""A probability below it has lost digits to underflow in fp32."""
+FINE = 256
+"""Tokens whose shares are summed at once when a token is drawn."""
+
+
+class Sampled(NamedTuple):
+    """tokens (n,) int64, one drawn from each softmax; right (n,) bool, whether no token is likelier than the target."""
+
+    tokens: Tensor
+    right: Tensor
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None = None
+) -> Tensor:
+    """Σ w · −log softmax(x Wᵀ + b)[value]: x (n, d), weight (V, d), value (n,), w (n,) → fp32 scalar.
+
+    The (n, V) logits exist only in chunks: the gradients of a chunk are computed in the forward pass,
+    while its logits are there. Under autocast the products run in bf16, softmax and sums in fp32.
+    """
+    return _applied(x, weight, bias, value, w, cap, None)[0]
+
+
+def sampled_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None, draw: Tensor
+) -> tuple[Tensor, Sampled]:
+    """`linear_cross_entropy`, and a token of each softmax, drawn by the uniforms `draw` (n,) (`inverse`)."""
+    total, tokens, right = _applied(x, weight, bias, value, w, cap, draw)
+    return total, Sampled(tokens, right)
+
+
+def _applied(x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    if torch.is_autocast_enabled(x.device.type):
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *given[:2]))
+    found: tuple[Tensor, Tensor, Tensor] = _LinearCrossEntropy.apply(x, *given, learns)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _chunk(v: int) -> int:
+    """Rows of logits that are alive at once: 32 MB of them in bf16. Each chunk adds to the whole table's gradient."""
+    return max(32, min(1024, (1 << 24) // v))
+
+
+def _block(v: int) -> int:
+    """Rows of a chunk that a CPU turns from logits to gradients at once: 2 MB in fp32 stay in its caches."""
+    return max(1, (1 << 19) // v)
+
+
+def logits_bytes(v: int) -> int:
+    """Bytes of the largest logits that exist at once over a vocabulary of v, were they in fp32."""
+    return 4 * v * _chunk(v)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        value: Tensor,
+        w: Tensor,
+        cap: float | None,
+        draw: Tensor | None,
+        learns: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`learns` says whether gradients are wanted: inside a Function grad mode is always off."""
+        table = weight.to(x.dtype)
+        total = torch.zeros((), dtype=torch.float32 if x.dtype != torch.float64 else torch.float64, device=x.device)
+        dx = torch.empty_like(x) if learns else None
+        dweight = torch.zeros_like(weight) if learns else None
+        dbias = torch.zeros_like(bias) if learns and bias is not None else None
+        sampled: list[Sampled] = []
+        for part in _slices(len(x), _chunk(len(weight))):
+            logits = x[part] @ table.t()
+            losses, tokens, right = _to_gradient(
+                logits, bias, value[part], w[part], cap, None if draw is None else draw[part]
+            )
+            total += (losses * w[part]).sum()
+            sampled.append(Sampled(tokens, right))
+            if dx is None or dweight is None:
+                continue
+            dx[part] = logits @ table
+            if logits.dtype == dweight.dtype:
+                dweight.addmm_(logits.t(), x[part])
+            else:  # bf16 products are added in fp32: a bf16 sum over chunks would lose a bit for every four
+                dweight += logits.t() @ x[part]
+            if dbias is not None:
+                dbias += logits.sum(0)
+        ctx.save_for_backward(dx, dweight, dbias)
+        none = value.new_empty(0)
+        found = Sampled(*(torch.cat(parts) for parts in zip(*sampled, strict=True))) if sampled else Sampled(none, none)
+        ctx.mark_non_differentiable(*found)
+        return total, *found
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        dx, dweight, dbias = (None if g is None else g * scale for g in ctx.saved_tensors)
+        return dx, dweight, dbias, None, None, None, None, None
+
+
+def _slices(n: int, step: int) -> Iterator[slice]:
+    for i in range(0, n, step):
+        yield slice(i, min(i + step, n))
+
+
+def _to_gradient(
+    logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None, draw: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses (n,) and samples, if any, of logits (n, V) before bias and cap: w times their gradient replaces them.
+
+    Softmax and sums are in fp32 (fp64 stays fp64), of a few rows at a time on a CPU: nothing else is as large as the
+    logits are.
+    """
+    n, v = logits.shape
+    found = [
+        _few(logits[rows], bias, value[rows], w[rows], cap, None if draw is None else draw[rows])
+        for rows in _slices(n, _block(v) if logits.device.type == "cpu" else n)
+    ]
+    losses, tokens, right = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return losses, tokens, right
+
+
+def _few(
+    logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None, draw: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    if bias is not None:
+        z = z + bias
+    squashed = None
+    if cap is not None:
+        squashed = torch.tanh(z / cap)
+        z = cap * squashed
+    probability = z.softmax(1)
+    at = value[:, None]
+    hit = probability.gather(1, at)
+    losses = -hit.log()
+    # What underflows has no logarithm; a GPU would wait for the question, so there it is always mended.
+    if z.device.type != "cpu" or bool((hit < TINY).any()):
+        losses = torch.where(hit < TINY, z.logsumexp(1, keepdim=True) - z.gather(1, at), losses)
+    tokens = right = value.new_empty(0)
+    if draw is not None:
+        tokens, right = inverse(probability, draw), hit.squeeze(1) >= probability.amax(1)
+    probability.scatter_add_(1, at, probability.new_full(at.shape, -1.0))
+    if squashed is not None:
+        probability *= 1 - squashed**2
+    logits.copy_(probability.mul_(w[:, None]))
+    return losses.squeeze(1), tokens, right
+
+
+def inverse(probability: Tensor, draw: Tensor) -> Tensor:
+    """(n,) int64 tokens at which the sums of shares (n, V) pass the uniforms (n,): P(< k) ≤ u < P(≤ k).
+
+    First the sums of every 256 tokens, then those inside the 256 that hold the uniform: V sums of many small shares
+    would need fp64 and take longer than the softmax.
+
+    >>> shares = torch.tensor([[0.5, 0.25, 0.25]]).expand(4, 3)
+    >>> inverse(shares, torch.tensor([0.0, 0.49, 0.5, 0.99], dtype=torch.float64)).tolist()
+    [0, 0, 1, 2]
+    """
+    n, v = probability.shape
+    wide = torch.float32 if probability.device.type == "mps" else torch.float64
+    groups = F.pad(probability, (0, -v % FINE)).view(n, -1, FINE)
+    coarse = groups.sum(2).to(wide).cumsum(1)
+    share = draw.to(wide)[:, None]
+    group = _passed(coarse, share * coarse[:, -1:])
+    sums = F.pad(coarse, (1, 0))
+    before, after = sums.gather(1, group), sums.gather(1, group + 1)
+    fine = groups[torch.arange(n, device=group.device), group.squeeze(1)].to(wide).cumsum(1)
+    left = (share * coarse[:, -1:] - before) / (after - before)
+    return (group * FINE + _passed(fine, left * fine[:, -1:])).squeeze(1)
+
+
+def _passed(sums: Tensor, goal: Tensor) -> Tensor:
+    """(n, 1) the first of the rising sums (n, k) above the goal (n, 1), or the first that holds all there is."""
+    return torch.searchsorted(sums, goal, right=True).minimum(torch.searchsorted(sums, sums[:, -1:].contiguous()))

@@ -1,6 +1,6 @@
 """The character race: seconds of training to 1.88 nats a character on tiny Shakespeare, beside nanoGPT on a CPU.
 
-    python benchmarks/race.py OUT [--seeds 5] [--peer]       needs the data folder ($UNMASK_DATA)
+    python benchmarks/race.py OUT [--seeds 5] [--peer SEEDS]       needs the data folder ($UNMASK_DATA)
 
 Ours is a recipe given to `unmask.pretrain`. The peer is nanoGPT's `train_shakespeare_char` as its README documents it
 for a CPU, written again in plain torch: 4 layers of width 128, 4 heads, 64 characters, batches of 12, 2,000 updates, in
@@ -286,9 +286,10 @@ def read(place: Path) -> Raced:
     return Raced(**{**found, "points": [Point(**p) for p in found["points"]]})
 
 
-def all_of(folder: Path, sides: list[str], seeds: int) -> Iterator[Raced]:
-    """Every side of every seed, one at a time; who begins alternates."""
+def all_of(folder: Path, seeds: int, peers: int) -> Iterator[Raced]:
+    """Our side of every seed and the peer's of the first ones, one at a time; who begins alternates."""
     for seed in range(seeds):
+        sides = ["unmask", FP32, BF16] if seed < peers else ["unmask"]
         for side in sides if seed % 2 == 0 else sides[::-1]:
             subprocess.run([sys.executable, __file__, str(folder), "--one", side, str(seed)], check=True)
             raced = read(folder / f"{side}-{seed}")
@@ -338,7 +339,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--peer", type=int, default=0, metavar="SEEDS", help="of the first seeds, the peer as well")
     parser.add_argument("--one", nargs=2, metavar=("SIDE", "SEED"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     folder: Path = options.out
@@ -349,7 +350,7 @@ def main() -> None:
     for name, part in zip(("train.txt", "valid.txt"), split(read_text()), strict=True):
         (folder / name).write_text(part, encoding="utf-8")
     print(f"{HEAD}\n|{'---|' * 9}")
-    found = list(all_of(folder, ["unmask", FP32, BF16] if options.peer else ["unmask"], options.seeds))
+    found = list(all_of(folder, options.seeds, options.peer))
     from unmask.directory import environment
 
     told = summary(found)

@@ -149,7 +149,9 @@ def peer(folder: Path) -> Any:
     """The model of `transformers` with the weights of the folder."""
     import transformers
     from transformers import AutoConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     config = AutoConfig.from_pretrained(folder / WEIGHTS)
     return getattr(transformers, config.architectures[0]).from_pretrained(folder / WEIGHTS)
 

@@ -158,6 +158,7 @@ def test_the_verb_runs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (["tokens", "x"], "'x' is no setting"),
         (["tokens", "out=x", "out=y"], "out is given twice, out=x and out=y"),
         (["token", "out=x"], "no laboratory 'token'"),
+        (["token"], "no laboratory 'token': .*did you mean 'tokens'"),
         (["tokens", "--list"], "--list names every laboratory"),
     ],
 )

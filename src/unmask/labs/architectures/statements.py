@@ -237,7 +237,7 @@ def _carry(found: Found) -> Verdict:
 
 def _causal_last(found: Found) -> Verdict:
     mean, last = probe(found, CAUSAL, "mean"), probe(found, CAUSAL, "last")
-    return last > mean, f"mean {mean:.2f}, last {last:.2f} with 128 labels"
+    return last > mean, f"mean {mean:.3f}, last {last:.3f} with 128 labels"
 
 
 def _causal_figures(found: Found) -> Verdict:

@@ -25,6 +25,7 @@ def tables(results: Results) -> list[Table]:
 
 def learning(read: Read) -> Table:
     marks = [p.step for p in read.results.entries[0].runs[0].points]
+    longer = sorted({e.runs[0].points[-1].step for e in read.results.entries} - {marks[-1]})
     rows: list[list[Cell]] = []
     for entry in read.results.entries:
         along = read.along(entry.name)
@@ -45,7 +46,8 @@ def learning(read: Read) -> Table:
         ],
         rows=rows,
         note="GFLOPs of the whole run, by formula; targets per 1,000 positions. Ratings of three at the open slot, "
-        f"means over seeds; how many of them end at {LEARNT} or above, and the median of the first milestones there.",
+        f"means over seeds; how many of them end at {LEARNT} or above, and the median of the first milestones there."
+        + "".join(f" Runs of {s:,} updates end behind the last of these columns." for s in longer),
     )
 
 
@@ -154,7 +156,10 @@ def gradients(read: Read) -> list[Table]:
         return lambda name, stage, row: fmean(one[kind][row] for one in compared(read, name, stage))
 
     same = "Mean gradients over the same 1,024 training texts; means over seeds."
-    noiseless = "Of one half of the texts with the other, over the root of the noise of both."
+    noiseless = (
+        "Of one half of the texts with the other, over the root of the product of both objectives' halves; means over "
+        "seeds. Blank where under some seed an objective's halves have a cosine of 0 or less."
+    )
     noise = "The cosine of an objective's mean gradients over 512 texts and 512 others."
     return [
         table(COSINES, PAIRS, over("cosine"), same),

@@ -19,6 +19,7 @@ from unmask.config import (
     TokenizerConfig,
     TrainConfig,
 )
+from unmask.config.base import read_value
 from unmask.errors import UserError, nearest, one_line
 from unmask.objectives import AnyObjective
 
@@ -229,16 +230,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"'{text}' is not an override: write key=value, such as train.learning_rate=1e-3")
     if _is_text(key):
         return key, value
-    try:
-        parsed = yaml.safe_load(value) if value else None
-    except yaml.YAMLError:
-        parsed = value
-    if isinstance(parsed, str):  # YAML 1.1 reads 1e-3 as text
-        try:
-            parsed = float(parsed)
-        except ValueError:
-            parsed = value
-    return key, parsed
+    return key, read_value(value)
 
 
 def _is_text(key: str) -> bool:

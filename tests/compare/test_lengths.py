@@ -132,6 +132,7 @@ def test_a_study_that_is_refused_leaves_its_place_to_one_that_is_mended(tmp_path
     for _ in range(2):
         with pytest.raises(UserError, match="entry encoder-small: the budget buys 3 updates, too few for 8 milestones"):
             compare("encoder-small", out=tmp_path / "out", **given)
+        assert not (tmp_path / "out").exists(), "nothing ran, so nothing is left"
 
 
 def job_of(folder: Path, k: int, cost: float, milestones: int) -> Job:
@@ -171,6 +172,17 @@ def test_time_left_counts_training_by_flops_and_measuring_by_milestones(
     now[0] = begun + 300
     progress.ended(_Running(second, None, 0, begun + 220), 2, 3, [], [])  # type: ignore[arg-type]
     assert said[3:] == ["2 of 3: job 1, 80 s"]
+
+
+def test_the_last_seconds_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    job = job_of(tmp_path, 0, 10.0, 0)
+    progress = _Progress([job], 1, said.append)
+    begun = progress.shown
+    stands(job, 100, 0, begun + 40)
+    monkeypatch.setattr(time, "time", lambda: begun + 40)
+    progress.show([_Running(job, None, 0, begun)], [])  # type: ignore[arg-type]
+    assert said == ["job 0 measuring; a few seconds left"]
 
 
 def test_what_was_done_before_does_not_make_a_session_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

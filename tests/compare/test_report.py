@@ -14,7 +14,7 @@ from unmask.cli import compare as console
 from unmask.compare.page import curves
 from unmask.compare.page.verdict import verdict
 from unmask.compare.report import page, write_report
-from unmask.compare.results import Comparison, Point, Results
+from unmask.compare.results import Comparison, Level, Point, Results
 from unmask.compare.statistics import compared, holm
 
 from .example import NAMES, example
@@ -204,6 +204,22 @@ def test_the_console_says_which_p_it_prints_and_when_seeds_are_too_few(capsys: p
     assert "(p " not in said and "fewer than 3 seeds: this study has 1" in said
     console._print(study.model_copy(update={"comparisons": []}), Path("s"))
     assert "seeds" not in capsys.readouterr().out
+
+
+def test_a_real_difference_below_what_is_trivial_says_little() -> None:
+    """Of ratings, shares between 0 and 1: a level of 2 is beyond them all, one of 0 beyond none."""
+
+    def told(level: float) -> tuple[str, str, str]:
+        study = example(seeds=5)
+        measures = [m.model_copy(update={"levels": [Level(label="a guess", value=level)]}) for m in study.measures[:1]]
+        study = study.model_copy(update={"measures": measures, "comparisons": study.comparisons[:6]})
+        return Read(verdict(study)).text, Read(page(study)).text, "\n".join(console._differences(study))
+
+    remark = "none of them is better than a guess: this says little"
+    above, all_of_it, lines = told(2.0)
+    assert above.count("really ahead") == above.count(f"({remark})") > 0
+    assert f"real {remark}" in all_of_it and f", real, but {remark})" in lines
+    assert all(remark not in text for text in told(0.0))
 
 
 def test_one_seed_claims_nothing() -> None:

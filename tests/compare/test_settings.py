@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from unmask.compare.disk import grown, keep, read
+from unmask.compare.results import Results
 from unmask.compare.settings import Study, frozen, sort_out
 from unmask.errors import UserError
 from unmask.recipe import shipped
@@ -114,9 +115,13 @@ def test_seeds_may_be_added_to_a_frozen_study_and_nothing_else(text: Path, tmp_p
             keep(asked(fewer), out, "auto")
         with pytest.raises(UserError, match=r"seeds may be added"):
             grown(asked(fewer), out)
-    assert read(out / "study.yaml") == five
+    assert read(out / "study.yaml") == five and not five.seen, "no results were there to be seen"
+    Results(title="", command="", seeds=five.seeds).write(out)
+    six = grown(asked("seeds=6"), out)
+    assert six.seen == [5] and six == keep(asked("seeds=6"), out, "auto") == read(out / "study.yaml")
+    assert keep(asked("seeds=7"), out, "auto").seen == [5] == grown(asked("seeds=7"), out).seen, "the same results"
     with pytest.raises(UserError, match="already holds a study"):
-        keep(asked("seeds=6"), out, "never")
+        keep(asked("seeds=7"), out, "never")
 
 
 def test_a_study_without_a_text_says_so_and_what_else_it_lacks(text: Path, tmp_path: Path) -> None:
@@ -148,7 +153,9 @@ def test_what_a_recipe_leaves_to_tokenizer_and_objective_stays_open(text: Path) 
     [
         ([], "nothing to compare"),
         (["encoder-smal"], r"no recipe 'encoder-smal' .*; did you mean 'encoder-small'\?"),
-        (["encoder-small", "seds=3"], r"'seds=3' is no entry.*; did you mean 'seeds'\?"),
+        (["encoder-small", "seds=3"], r"'seds=3' is neither a setting .*; did you mean 'seeds'\?"),
+        (["encoder-small", "foo=3"], r"neither a setting that compare knows nor an entry NAME=RECIPE, .* recipe '3'"),
+        (["a=encoder-smal"], r"no recipe 'encoder-smal' .*; did you mean 'encoder-small'\?"),
         (["encoder-small", "encoder-small"], "two entries are called encoder-small"),
         (["a b=encoder-small"], "'a b' cannot name an entry"),
         (

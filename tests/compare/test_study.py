@@ -160,7 +160,9 @@ def test_seeds_are_added_to_a_finished_study_and_what_is_there_stays(place: Path
     for now, then in zip(more.entries, found.entries, strict=True):
         assert now.runs[:2] == then.runs and now.runs[2].seed == 2 and not now.runs[2].samples
         assert now.runs[2].points[-1].values != now.runs[0].points[-1].values
-    assert "3 seeds" in (out / "report.html").read_text()
+    text = (out / "report.html").read_text()
+    told = "Seeds were added after results of 2 were seen: verdicts on all 3"
+    assert "3 seeds" in text and told in text and more.notes[0].startswith(told) and more.notes[0] in said
     with pytest.raises(UserError, match=r"was started with seeds=0,1,2, not 0,1: seeds may be added behind these"):
         compare_words([*words(place, "grown"), "resume=auto"], say=lambda _: None)
     assert compare_words([*words(place, "grown"), "seeds=3", "resume=must"], say=lambda _: None)[1] == more
@@ -185,6 +187,11 @@ def test_refusals_that_need_a_place(place: Path) -> None:
         compare("encoder-small", "decoder-small", out=place / "x", budget__steps=9)
     with pytest.raises(UserError, match="processes=0 runs nothing"):
         compare(*words(place, "x")[:2], out=place / "x", corpus=str(place / "train.txt"), budget__steps=9, processes=0)
+    with pytest.raises(UserError, match=r"nothing to compare: .* such as unmask compare encoder-small .* out=DIR"):
+        CliRunner().invoke(app, ["compare"], catch_exceptions=False, standalone_mode=False)
+    for option in (["--seed", "5"], ["--seed=5"]):
+        with pytest.raises(UserError, match=r"'--seed.*' is no option of compare: .* did you mean 'seeds?'"):
+            CliRunner().invoke(app, ["compare", "encoder-small", *option], catch_exceptions=False)
     with pytest.raises(UserError, match="processes=two is no whole number"):
         compare_words(words(place, "x", "processes=two"))
 

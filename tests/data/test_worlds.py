@@ -489,6 +489,11 @@ def test_the_verb_takes_seed_dials_kinds_and_splits(tmp_path: Path) -> None:
     assert "valid.txt: 444 lines" in said
 
 
+def test_numbers_may_lack_what_goes_without_saying(tmp_path: Path) -> None:
+    plain, short = (json.loads(told(str(tmp_path / s), f"but_share={s}", "--json")) for s in ("0.2", ".2"))
+    assert short["dials"] == plain["dials"] and short["dials"]["but_share"] == 0.2
+
+
 def test_the_verb_writes_over_no_other_text(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("my own text\n")
     with pytest.raises(UserError, match=r"train\.txt is there and holds something else"):

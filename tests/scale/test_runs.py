@@ -112,6 +112,18 @@ def test_a_ladder_is_run_fitted_and_written_down(given: Sampled, tmp_path: Path,
     assert "12 of 16 jobs are done already" in said and any(s.startswith("16 of 16: ") for s in said)
 
 
+def test_ctrl_c_says_how_to_go_on(given: Sampled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobs, "_start", stopped)
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        ladder, cache = Ladder(SIZES, BUDGETS), given.text.directory.parent
+        run(given.recipe, ladder, tmp_path, Asked(resamples=100), cache=cache, say=said.append)
+    assert said[-1] == f"stopped; resume=auto continues the ladder in {tmp_path}"
+
+
 def test_seeds_and_tuned_rates(given: Sampled, tmp_path: Path, quick: pytest.MonkeyPatch) -> None:
     """Runs of three seeds are points each; the rate is the one that trials find, and stays when sizes are added."""
     out, cache = tmp_path / "out", given.text.directory.parent

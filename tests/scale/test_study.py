@@ -84,6 +84,7 @@ def test_what_is_hardly_known_is_said() -> None:
     points = ladder(0.02, seed=2).take(np.arange(18))
     notes = " ".join(study(points, Asked(resamples=200)).notes)
     assert "is hardly known" in notes
+    assert all(b.n_interval[0] >= 1 and b.d_interval[0] >= 1 for b in study(points, Asked(resamples=200)).best)
     bits = np.where(np.arange(18) % 2, 1, 1 / np.log(2))
     mixed = Points(points.n, points.d, points.loss * bits, points.flops, points.names)
     assert any("% off the law: are all losses of one kind" in n for n in study(mixed, Asked(resamples=100)).notes)

@@ -264,7 +264,9 @@ def test_the_stub_generator_is_sampled_as_a_trained_one_is() -> None:
     found = show("electra", TEXT, settings={"mask_rate": 0.5})
     often = torch.bincount(torch.tensor(found.reading.rows.tokens.tolist())).double()
     lm = record["targets"]["lm"]
-    drawn = inverse((often / often.sum()).float().expand(len(lm["draw"]), -1), torch.tensor(lm["draw"], dtype=torch.float64))
+    drawn = inverse(
+        (often / often.sum()).float().expand(len(lm["draw"]), -1), torch.tensor(lm["draw"], dtype=torch.float64)
+    )
     assert drawn.tolist() == [record["stream"]["corrupt"][i] for i in lm["index"]]
 
 

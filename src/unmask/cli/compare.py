@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from unmask.compare.results import Results
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})  # compare_words says what to write instead
 def compare(
     arguments: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="Recipes (a name, a file, NAME=RECIPE, NAME=RECIPE:key=value,key=value, or a file that lists "
             "entries), then budget.{steps,tokens,target_tokens,flops,minutes}=N seeds=5 corpus=my.txt out=DIR, and if "
@@ -24,7 +24,7 @@ def compare(
             "valid=PATH resume=auto processes=2 cache=DIR, or any setting for all recipes",
             show_default=False,
         ),
-    ],
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare recipes under one budget: unmask compare encoder-small decoder-small budget.flops=1e13 seeds=5 out=DIR
@@ -34,7 +34,7 @@ def compare(
     """
     from unmask.compare.study import compare_words
 
-    place, found = compare_words(arguments)
+    place, found = compare_words(arguments or [])
     if as_json:
         return emit(found.model_dump(mode="json"))
     _print(found, place)
@@ -59,15 +59,21 @@ def _print(found: Results, place: Path) -> None:
 
 def _differences(found: Results) -> list[str]:
     """A line for each difference that was tested, then which p it is, and the rule where seeds are too few for it."""
-    from unmask.compare.statistics import LEAST_SEEDS, ends, holm
+    from statistics import fmean
+
+    from unmask.compare.statistics import LEAST_SEEDS, ends, holm, little
 
     of = {entry.name: entry for entry in found.entries}
+    measures = {measure.name: measure for measure in found.measures}
     lines, few = [], False
     for c, p in zip(found.comparisons, holm([c.p for c in found.comparisons]), strict=True):
-        enough = len(ends(of[c.a], c.measure).keys() & ends(of[c.b], c.measure).keys()) >= LEAST_SEEDS
+        a, b = (ends(of[name], c.measure) for name in (c.a, c.b))
+        enough = len(a.keys() & b.keys()) >= LEAST_SEEDS
         few = few or not enough
         if p is not None:
             verdict = "real" if c.real else "not told apart" if enough else "too few seeds to tell"
+            why = little(measures[c.measure], (fmean(a.values()), fmean(b.values()))) if c.real else ""
+            verdict += f", but {why}" if why else ""
             lines.append(f"{c.measure}: {c.a} − {c.b} = {c.difference:.4g} (p {p:.2g}, {verdict})")
     if lines:
         lines.append("p: t test paired by seed, after Holm's correction for all comparisons of the study")

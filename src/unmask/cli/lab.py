@@ -28,7 +28,7 @@ def lab(
     Writes results.json and report.html, and prints which of its claims hold. seeds=5 runs it under the seeds 0 to 4.
     Laboratories of real text read data=DIR, by default $UNMASK_DATA.
     """
-    from unmask.labs.base import laboratories, perform
+    from unmask.labs.base import laboratories, perform, require
 
     if listed:
         if name is not None:
@@ -41,6 +41,7 @@ def lab(
         return
     if name is None:
         raise UserError("name a laboratory: unmask lab --list names them all")
+    require(name)
     given = _settings(settings or [])
     if not given.get("out"):
         raise UserError(f"no out: say where to write, as in unmask lab {name} out=DIR")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -191,7 +192,7 @@ def _print(found: Study, out: str | None, as_json: bool) -> None:
         return emit(found.summary())
     for one in tables(found)[:-2]:  # the curve and the points are in results.json
         print(f"{one.title}\n")
-        rows = [dict(zip(one.columns, map(_shown, row), strict=True)) for row in one.rows]
+        rows = [_readable(dict(zip(one.columns, row, strict=True))) for row in one.rows]
         print("\n".join([*table(rows), *([f"  ({one.note})"] if one.note else []), ""]))
     for note in found.notes:
         print(f"note: {note}")
@@ -199,5 +200,23 @@ def _print(found: Study, out: str | None, as_json: bool) -> None:
         print(f"results.json, report.html, picture.svg: {out}")
 
 
-def _shown(value: Any) -> Any:
-    return f"{value:.4g}" if isinstance(value, float) else value
+def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with counts in few characters, and each interval's two ends in one column.
+
+    >>> _readable({"n": 52_081.2, "n low": 3031.0, "n high": 1.4e6, "loss": 2.65512, "low": None, "high": None})
+    {'n': '52.08k', 'n, 95 %': '3031 to 1.4M', 'loss': '2.655', '95 %': None}
+    """
+    from unmask.chart import label
+
+    out: dict[str, Any] = {}
+    for name, value in row.items():
+        of, _, end = name.rpartition(" ")
+        if end == "high":
+            continue
+        show = label if (of or name) in ("n", "d", "flops") else "{:.4g}".format
+        if end == "low":
+            high = row[f"{of} high".strip()]
+            out[f"{of}, 95 %".removeprefix(", ")] = None if value is None else f"{show(value)} to {show(high)}"
+        else:
+            out[name] = show(value) if isinstance(value, float) else value
+    return out

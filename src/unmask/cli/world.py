@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -93,6 +92,7 @@ def _write(world: World, out: Path, kinds: list[Any], splits: list[Any], spelled
 
 
 def _world(seed: int, settings: list[str]) -> World:
+    from unmask.config.base import read_value
     from unmask.data.worlds import World
 
     dials: dict[str, Any] = {}
@@ -102,10 +102,7 @@ def _world(seed: int, settings: list[str]) -> World:
             raise UserError(f"a world has no dial '{name}'{nearest(name, World.dials())}")
         if name in dials:
             raise UserError(f"{name} is given twice: leave one out")
-        try:
-            read = json.loads(value)
-        except ValueError:
-            read = value  # which is of no dial's type
+        read = read_value(value)
         dials[name] = tuple(read) if isinstance(read, list) else read
     if seed and "seed" in dials:
         raise UserError("seed is given twice: leave out seed= or --seed")

@@ -38,10 +38,25 @@ def collected(study: Study, plan: Plan, jobs: Sequence[Found], tunings: Mapping[
         seeds=study.seeds,
         measures=measures,
         entries=entries,
-        notes=[*plan.notes, *_notes(measures, entries)],
+        notes=[*added(study), *plan.notes, *_notes(measures, entries)],
         contamination=plan.contamination,
         environment=jobs[0][2]["environment"],
     )
+
+
+def added(study: Study) -> list[str]:
+    """That seeds were added once results were there to look at.
+
+    >>> study = Study(command="", entries={}, budget={"steps": 9}, seeds=[0, 1, 2, 3, 4], seen=[3], suites={})
+    >>> added(study)[0][:66]
+    'Seeds were added after results of 3 were seen: verdicts on all 5 a'
+    """
+    if not study.seen:
+        return []
+    return [
+        f"Seeds were added after results of {_listed([str(n) for n in study.seen])} were seen: verdicts on all "
+        f'{len(study.seeds)} are not those of a study planned with so many; "real" was easier to reach than p says.'
+    ]
 
 
 def _said(amount: float) -> str:

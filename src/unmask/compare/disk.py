@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from unmask.compare.results import RESULTS, Results
 from unmask.compare.settings import Study
 from unmask.config.base import flat
 from unmask.errors import UserError
@@ -44,13 +45,16 @@ def grown(study: Study, out: Path) -> Study:
     stored = read(out / STUDY)
     found = _continued(study, stored, out)
     if found.seeds != stored.seeds:
+        if (out / RESULTS).exists():
+            known = len(Results.read(out / RESULTS).seeds)
+            found = found.model_copy(update={"seen": list(dict.fromkeys([*stored.seen, known]))})
         _write(found, out / STUDY)
     return found
 
 
 def _continued(study: Study, stored: Study, out: Path) -> Study:
     """The stored study, or the one that is asked for where it only has more seeds."""
-    apart: Any = {"command": True, "seeds": True, "tune": {"seed"}}
+    apart: Any = {"command": True, "seeds": True, "seen": True, "tune": {"seed"}}
     a, b = (flat(s.model_dump(mode="json", exclude=apart)) for s in (study, stored))
     for key in sorted(a.keys() | b.keys()):
         if a.get(key) != b.get(key):
@@ -71,7 +75,7 @@ def _continued(study: Study, stored: Study, out: Path) -> Study:
             f"{out}: seed {stored.tune.seed} chose the learning rates, so no run can have it: leave it out of seeds=, "
             "or give another out="
         )
-    return study  # whose held-out seed is the first that no run has, as before
+    return study.model_copy(update={"seen": stored.seen})  # whose held-out seed is the first that no run has, as before
 
 
 def _listed(seeds: Sequence[int]) -> str:

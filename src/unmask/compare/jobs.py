@@ -25,6 +25,8 @@ from unmask.errors import UserError
 Say = Callable[[str], None]
 POLL, SHOWN = 0.1, 30.0
 """Seconds between two looks at the jobs, and between two lines of progress."""
+FEW = 5.0
+"""Seconds left that are not counted."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,8 @@ class _Progress:
             [rest(*one) for one in at], [rest(j, self.before[j.name][0], 0) for j in todo], self.processes
         )
         unknown = any(job.milestones for job in (*(job for job, *_ in at), *todo)) and not each.number
-        return f"; about {duration(seconds)} left{' and the measuring' if unknown else ''}"
+        told = f"about {duration(seconds)}" if seconds >= FEW else "a few seconds"  # starting and ending take some, too
+        return f"; {told} left{' and the measuring' if unknown else ''}"
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from unmask.errors import UserError
 
+LOCK = ".lock"
 WAIT = 20.0
 """Seconds that the processes of a killed command are given to end."""
 
@@ -21,14 +23,17 @@ def alone(out: Path) -> Iterator[int | None]:
     except ImportError:  # not on Windows
         yield None
         return
-    with (out / ".lock").open("w") as file:
-        begun = time.monotonic()
-        while True:
+    begun = time.monotonic()
+    while True:
+        with (out / LOCK).open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                ours = os.path.samestat(os.fstat(file.fileno()), os.stat(out / LOCK))  # or it was removed meanwhile
             except OSError:
-                if time.monotonic() - begun > WAIT:
-                    raise UserError(f"{out} is being run by another process: wait for it, or end it first") from None
-                time.sleep(0.1)
-        yield file.fileno()
+                ours = False
+            if ours:
+                yield file.fileno()
+                return
+        if time.monotonic() - begun > WAIT:
+            raise UserError(f"{out} is being run by another process: wait for it, or end it first")
+        time.sleep(0.1)

@@ -19,6 +19,8 @@ from pydantic import Field, ValidationError, model_validator
 from unmask.config import Strict
 from unmask.errors import UserError
 
+RESULTS = "results.json"
+
 
 class Level(Strict):
     """A trivial level of a measure: what a model that knows only so much reaches."""
@@ -37,6 +39,17 @@ class Measure(Strict):
     better: Literal["higher", "lower"]
     levels: list[Level] = Field(default_factory=list)
     unit: str = ""
+
+    def unbeaten(self, value: float) -> list[Level]:
+        """Trivial levels that a value is no better than.
+
+        >>> levels = [Level(label="chance", value=50.0), Level(label="length", value=60.0)]
+        >>> pairs = Measure(name="pairs", label="Pairs", protocol="", better="higher", levels=levels)
+        >>> [[level.label for level in pairs.unbeaten(value)] for value in (70.0, 55.0)]
+        [[], ['length']]
+        """
+        sign = 1 if self.better == "higher" else -1
+        return [level for level in self.levels if sign * (value - level.value) <= 0]
 
 
 class Point(Strict):
@@ -227,7 +240,7 @@ class Results(Strict):
 
     def write(self, folder: Path) -> Path:
         """results.json in a folder."""
-        file = folder / "results.json"
+        file = folder / RESULTS
         file.write_text(json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return file
 

@@ -49,6 +49,7 @@ HELD_OUT_SEED = 1000
 """Of tuning, or the next one that no run has."""
 LEAST_RATES = 3
 """That tuning tries: of fewer, the best is always the first or the last, which says nothing of those beyond."""
+EXAMPLE = "unmask compare encoder-small decoder-small corpus=my.txt budget.flops=1e13 seeds=5 out=DIR"
 _DECIDED = ("seed", "checkpoint", "budget")
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
@@ -81,6 +82,8 @@ class Study(Strict):
     """Name → recipe, written out; its budget is the study's."""
     budget: dict[str, float]
     seeds: list[int]
+    seen: list[int] = Field(default_factory=list)
+    """How many seeds had results each time that more were added (`disk.grown`)."""
     tune: Tune | None = None
     milestones: int = Field(MILESTONES, ge=1)
     suites: dict[str, Asked]
@@ -116,8 +119,13 @@ def sort_out(arguments: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
     return entries, settings
 
 
+def known_settings() -> list[str]:
+    """A study's and a recipe's, by their first names."""
+    return [*OWN, *PLACE, *Recipe.model_fields]
+
+
 def _is_setting(key: str) -> bool:
-    return key in (*OWN, *PLACE) or "." in key or key in Recipe.model_fields
+    return "." in key or key in known_settings()
 
 
 @dataclass(frozen=True)
@@ -170,11 +178,13 @@ def _entries(text: str) -> tuple[list[_Entry], dict[str, Any]]:
         return listed
     overrides = dict(parse_override(o) for o in re.split(r",(?=[\w.]+=)", tail)) if tail else {}
     if recipe not in shipped() and not Path(recipe).is_file():
-        known = [*OWN, *PLACE, *Recipe.model_fields]
-        meant = nearest(name, known) if sign else nearest(recipe, shipped())
+        close, what = nearest(recipe, shipped()), "no entry: there is"
+        if sign:
+            close = close or nearest(name, known_settings())
+            what = "neither a setting that compare knows nor an entry NAME=RECIPE, as there is"
         raise UserError(
-            f"'{text}' is no entry: there is no recipe '{recipe}' (shipped: {', '.join(shipped())}; or the path of a "
-            f"YAML file){meant}"
+            f"'{text}' is {what} no recipe '{recipe}' (shipped: {', '.join(shipped())}; or the path of a YAML file)"
+            f"{close}"
         )
     return [_Entry(name, recipe, overrides)], {}
 
@@ -204,7 +214,7 @@ def _listed(file: str) -> tuple[list[_Entry], dict[str, Any]] | None:
 
 def _require_names(names: Sequence[str]) -> None:
     if not names:
-        raise UserError("nothing to compare: name recipes, such as unmask compare encoder-small decoder-small …")
+        raise UserError(f"nothing to compare: name recipes, a text, a budget and a place, such as {EXAMPLE}")
     for name in names:
         if not _NAME.fullmatch(name):
             raise UserError(f"'{name}' cannot name an entry: take letters, digits and . _ + - (write NAME=RECIPE)")

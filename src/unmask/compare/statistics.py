@@ -26,7 +26,7 @@ and not 0 under a measure without items leave t without a spread; then p is 0, t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -34,7 +34,7 @@ import numpy as np
 
 from unmask import keyed
 from unmask.compare.items import Items, unpacked
-from unmask.compare.results import Comparison, Entry, OverItems, Results
+from unmask.compare.results import Comparison, Entry, Measure, OverItems, Results
 
 ALPHA = 0.05
 LEAST_SEEDS = 3
@@ -148,6 +148,19 @@ def items_note(comparisons: Sequence[Comparison]) -> str:
     held = [c.over_items for c in comparisons if c.over_items is not None]
     one, several = (any((found.seeds == 1) is alone for found in held) for alone in (True, False))
     return " ".join(s for s, told in ((ONE_SEED, one), (SEVERAL_SEEDS, several)) if told)
+
+
+def little(measure: Measure, values: Iterable[float]) -> str:
+    """Why differences between these values decide nothing: none is beyond what is trivial; "" where one is.
+
+    >>> from unmask.compare.results import Level
+    >>> bits = Measure(name="b", label="B", protocol="", better="lower", levels=[Level(label="frequencies", value=2)])
+    >>> little(bits, [2.5, 2.1]), little(bits, [2.5, 1.9])
+    ('none of them is better than frequencies: this says little', '')
+    """
+    best = max(values) if measure.better == "higher" else min(values)
+    labels = [level.label for level in measure.unbeaten(best)]
+    return f"none of them is better than {', '.join(labels)}: this says little" if labels else ""
 
 
 def ends(entry: Entry, measure: str) -> dict[int, float]:

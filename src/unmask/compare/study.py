@@ -16,18 +16,18 @@ from statistics import fmean
 from typing import Any
 
 from unmask.compare import jobs, tuning
-from unmask.compare.collecting import collected
+from unmask.compare.collecting import added, collected
 from unmask.compare.disk import STUDY, grown, keep
 from unmask.compare.job import Spec
 from unmask.compare.jobs import Job
-from unmask.compare.lock import alone
+from unmask.compare.lock import LOCK, alone
 from unmask.compare.planning import Plan, planned
 from unmask.compare.report import write_report
 from unmask.compare.results import Results, Tuning
-from unmask.compare.settings import Study, frozen, sort_out, written_out
+from unmask.compare.settings import EXAMPLE, Study, frozen, known_settings, sort_out, written_out
 from unmask.compare.statistics import compared, items_note
 from unmask.config import BudgetConfig
-from unmask.errors import UserError
+from unmask.errors import UserError, nearest
 from unmask.process import cores
 from unmask.recipe import Recipe
 from unmask.train.devices import choose_device
@@ -62,7 +62,7 @@ def compare(
     if processes is not None and processes < 1:
         raise UserError(f"processes={processes} runs nothing: give at least 1")
     place = Path(out)
-    fresh = not (place / STUDY).exists()
+    made, fresh = not place.exists(), not (place / STUDY).exists()
     study = keep(study, place, resume)
     with alone(place) as hold:
         try:
@@ -72,6 +72,9 @@ def compare(
             if fresh and [p.name for p in place.iterdir() if not p.name.startswith(".")] == [STUDY]:
                 # refused before anything ran: the same place takes the study once it is mended
                 (place / STUDY).unlink()
+                (place / LOCK).unlink(missing_ok=True)
+                if made and not any(place.iterdir()):
+                    place.rmdir()
             raise
         except KeyboardInterrupt:
             say(f"stopped; resume=auto continues the study in {place}")
@@ -80,6 +83,13 @@ def compare(
 
 def compare_words(words: Sequence[str], say: Say | None = None) -> tuple[Path, Results]:
     """The same from words of a command line; also where the study lies."""
+    for word in words:
+        if word.startswith("-"):
+            key = word.lstrip("-").partition("=")[0]
+            raise UserError(
+                f"'{word}' is no option of compare: its settings are written key=value, without dashes, as in "
+                f"{EXAMPLE}{nearest(key, known_settings())}"
+            )
     entries, settings = sort_out(words)
     own = {key: settings.pop(key) for key in ("out", "resume", "processes", "cache") if key in settings}
     if not own.get("out"):
@@ -129,6 +139,8 @@ def _run(
         for seed in study.seeds
     ]
     found = do(listed)
+    for note in added(study):
+        say(note)
     results = collected(study, plan, [(j.name, j.spec, r) for j, r in zip(listed, found, strict=True)], tunings)
     comparisons = compared(results)
     notes = [*results.notes, *filter(None, [items_note(comparisons)])]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ConfigDict
 
 
@@ -26,6 +27,24 @@ def flat(values: Mapping[str, Any], prefix: str = "", join: str = ".") -> dict[s
         name = prefix + key
         out |= flat(value, name + join, join) if isinstance(value, Mapping) else {name: value}
     return out
+
+
+def read_value(text: str) -> Any:
+    """What a setting's text says, as YAML, but for numbers that YAML 1.1 takes for text; None = nothing.
+
+    >>> [read_value(text) for text in ("7", ".2", "1e-3", "[1, 2]", "true", "much", "")]
+    [7, 0.2, 0.001, [1, 2], True, 'much', None]
+    """
+    try:
+        value = yaml.safe_load(text) if text else None
+    except yaml.YAMLError:
+        value = text
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return text
+    return value
 
 
 def finite(value: float | None) -> float | None:

@@ -149,14 +149,19 @@ def _ordinal(n: int) -> str:
     return f"{n}{ending}"
 
 
+def require(name: str) -> None:
+    """Raise where no laboratory has this name."""
+    if name not in MODULES:
+        raise UserError(f"there is no laboratory '{name}': choose {', '.join(MODULES)}{nearest(name, MODULES)}")
+
+
 def laboratory(name: str) -> Lab:
     """The laboratory of a name.
 
     >>> laboratory("tokens").name
     'tokens'
     """
-    if name not in MODULES:
-        raise UserError(f"there is no laboratory '{name}': choose {', '.join(MODULES)}{nearest(name, MODULES)}")
+    require(name)
     lab: Lab = importlib.import_module(MODULES[name]).LAB
     return lab
 

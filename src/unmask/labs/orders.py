@@ -114,8 +114,7 @@ class Group:
         for m in self.results.measures:
             ends = [self._values(self.entry(n), m.name, at, None) for n in names]
             known = [fmean(v) for v in ends if v is not None]
-            sign = 1 if m.better == "higher" else -1
-            beyond = any(all(sign * (v - level.value) > 0 for level in m.levels) for v in known)
+            beyond = any(not m.unbeaten(v) for v in known)
             if not m.name.startswith(HELD_OUT) and len(known) == len(names) and beyond:
                 out.append(m)
         return out

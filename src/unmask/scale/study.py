@@ -23,6 +23,8 @@ SCATTERED = 0.05
 """Of log loss about the law: runs of one recipe lie within a percent or two."""
 NOTHING = 1e-6
 """Nats."""
+LEAST = 1.0
+"""Parameters and tokens that there are at the least, whatever a resampled law says."""
 AHEAD = 10
 """Times the largest budget: where the best N and D are asked for if no budget is given."""
 
@@ -136,7 +138,8 @@ class Study:
     def best_at(self, law: Law, flops: float) -> tuple[np.ndarray, np.ndarray]:
         """The best N and D of laws (R, 1), by what a token costs; (R, 1) each."""
         n, d = law.best(flops) if self.costs.plain else law.best_at(flops, self.costs)
-        return np.reshape(n, (-1, 1)), np.reshape(d, (-1, 1))
+        n, d = (np.maximum(np.reshape(v, (-1, 1)), LEAST) for v in (n, d))
+        return n, d
 
     def summary(self) -> dict[str, Any]:
         """Everything but the points and the resamples, for JSON."""
@@ -202,7 +205,7 @@ def best(law: Law, rows: np.ndarray, flops: float, costs: Costs, top: float) -> 
         exact = counted == "formula"
         n, d = law.best_at(flops, costs) if exact else law.best(flops)
         ns, ds = many.best_at(flops, costs) if exact else many.best(flops)
-        ns, ds = np.ravel(ns), np.ravel(ds)
+        ns, ds = (np.maximum(np.ravel(v), LEAST) for v in (ns, ds))
         each = many.loss(ns[:, None], ds[:, None])
         at = float(np.ravel(n)[0]), float(np.ravel(d)[0])
         loss = float(law.loss(*at))

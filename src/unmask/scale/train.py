@@ -60,6 +60,23 @@ def run(
     if jobs is not None and jobs < 1:
         raise UserError(f"jobs={jobs} runs nothing: give at least 1")
     _enough(ladder, asked)
+    try:
+        return _run(recipe, ladder, out, asked, command, jobs, cache, say)
+    except KeyboardInterrupt:
+        say(f"stopped; resume=auto continues the ladder in {out}")
+        raise
+
+
+def _run(
+    recipe: Recipe,
+    ladder: Ladder,
+    out: Path,
+    asked: Asked,
+    command: str,
+    jobs: int | None,
+    cache: str | Path | None,
+    say: Say,
+) -> Study:
     given = sampled(recipe, cache, say)
     cells(given, ladder.sizes, ladder.budgets, out)  # what is wrong with them is said before hours of trials
     out.mkdir(parents=True, exist_ok=True)

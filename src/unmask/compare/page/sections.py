@@ -9,7 +9,7 @@ from unmask.compare.page import curves
 from unmask.compare.page.curves import AXES
 from unmask.compare.page.markup import Html, chance, join, listed, more, number, several, short, span, table, tag
 from unmask.compare.results import Comparison, Measure, Results
-from unmask.compare.statistics import ends, final, holm, items_note, paired
+from unmask.compare.statistics import ends, final, holm, items_note, little, paired
 
 ABILITIES = ("score", "fill", "generate", "embed")
 FOLDED = 20
@@ -151,6 +151,9 @@ def _compared(results: Results, c: Comparison, corrected: float | None) -> list[
     a, b = of.get(c.a, {}), of.get(c.b, {})
     flip = paired([a[s] - b[s] for s in seeds]).flip if (seeds := sorted(a.keys() & b.keys())) else None
     said = tag("span", "real", class_="yes") if c.real else tag("span", "not shown", class_="no")
+    measure = next((m for m in results.measures if m.name == c.measure), None)
+    if c.real and measure is not None and (why := little(measure, (fmean(v.values()) for v in (a, b) if v))):
+        said = join([said, " ", tag("small", why)])
     name = f"{c.a} \u2212 {c.b}"
     return [name, said, _signed(c.difference), span(c.interval) or "–", chance(c.p), chance(corrected), chance(flip)]
 

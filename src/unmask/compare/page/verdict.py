@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from unmask.compare.page.markup import Html, join, listed, number, several, span, tag
 from unmask.compare.results import Comparison, Measure, Results
-from unmask.compare.statistics import LEAST_SEEDS, Final, final
+from unmask.compare.statistics import LEAST_SEEDS, Final, final, little
 
 WORDS = {"holds": "held", "refuted": "refuted", "undecided": "undecided"}
 """Of claims whose verdict does not hang on the seed."""
@@ -49,12 +49,19 @@ def _of(results: Results, measure: Measure) -> list[str]:
         return []
     order = sorted(values, key=lambda name: values[name].mean, reverse=measure.better == "higher")
     tests = [c for c in results.comparisons if c.measure == measure.name]
-    said = list(_ranked(order, values, tests, len(results.entries)))
+    said = list(_ranked(measure, order, values, tests, len(results.entries)))
     return [*said, *_not_above(measure, order, values)]
 
 
-def _ranked(order: list[str], values: dict[str, Final], comparisons: list[Comparison], entries: int) -> Iterator[str]:
+def _ranked(
+    measure: Measure, order: list[str], values: dict[str, Final], comparisons: list[Comparison], entries: int
+) -> Iterator[str]:
     """Who leads, who is not told apart from the leader, and the real differences among the others."""
+
+    def trivial(name: str, found: Iterable[str]) -> str:
+        said = little(measure, (values[n].mean for n in (name, *found)))
+        return f" ({said})" if said else ""
+
     tests = {frozenset((c.a, c.b)): c for c in comparisons}
     first, shown = order[0], f"{order[0]} ({number(values[order[0]].mean)})"
     if len(order) == 1 < entries:
@@ -71,17 +78,17 @@ def _ranked(order: list[str], values: dict[str, Final], comparisons: list[Compar
         level = listed([f"{name} ({number(values[name].mean)})" for name in alike])
         yield f"{shown} has the best mean, but is not told apart from {level}."
     elif len(known) > 2:
-        yield f"{shown} is really ahead of all {len(known)} others."
+        yield f"{shown} is really ahead of all {len(known)} others{trivial(first, known)}."
     else:
-        yield f"{shown} is really ahead of {listed(list(known))}."
-    worse: dict[tuple[str, ...], list[str]] = {}
+        yield f"{shown} is really ahead of {listed(list(known))}{trivial(first, known)}."
+    worse: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for k, name in enumerate(order):
         if k or alike:
             found = tuple(n for n in order[k + 1 :] if (c := tests.get(frozenset((name, n)))) and c.real)
-            worse.setdefault(found, []).append(name)
-    for found, names in worse.items():
+            worse.setdefault((found, trivial(name, found)), []).append(name)
+    for (found, said), names in worse.items():
         if found:
-            yield f"{listed(names)} {'is' if len(names) == 1 else 'are'} really ahead of {listed(list(found))}."
+            yield f"{listed(names)} {'is' if len(names) == 1 else 'are'} really ahead of {listed(list(found))}{said}."
 
 
 def _not_above(measure: Measure, order: list[str], values: dict[str, Final]) -> Iterator[str]:

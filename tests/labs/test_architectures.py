@@ -234,7 +234,7 @@ def test_the_laboratory_is_listed_without_torch() -> None:
 
 @pytest.mark.slow
 def test_the_whole_laboratory(tmp_path: Path) -> None:
-    """One seed, trained again: its curves are among those of the committed seeds, whose bits another rounding changes."""
+    """One seed, trained again: its curves are among those of the committed seeds. Another rounding changes its own."""
     fresh, (results, _) = study(Asked(tmp_path)), held()
     for entry, old in zip(fresh.entries, results.entries, strict=True):
         assert entry.runs[0].seed == old.runs[0].seed == 0

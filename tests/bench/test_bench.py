@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from unmask.bench import run
 from unmask.bench.base import OURS, TOLERANCE, Measured, Record, Timed
 from unmask.bench.generation import KINDS as GENERATION
 from unmask.bench.rows import FIGURES, ROWS, row
@@ -58,6 +59,21 @@ def test_a_row_whose_sides_differ_is_an_error(tmp_path: Path, monkeypatch: pytes
         bench(["bert"], turns=1, steps=1)
 
 
+def test_a_record_is_kept_after_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows take minutes: what was measured before one fails, or is interrupted, is not lost."""
+
+    def stub(one: object, turns: int, steps: int, say: object) -> Measured:
+        if one is ROWS["t5"]:
+            raise UserError("no")
+        return _row("bert", 1.0, fp32=1.0)
+
+    monkeypatch.setattr(run, "_measured", stub)
+    kept: list[int] = []
+    with pytest.raises(UserError, match="no"):
+        bench(["bert", "bert", "t5"], turns=1, steps=1, keep=lambda record: kept.append(len(record.rows)))
+    assert kept == [1, 2]
+
+
 def test_a_side_that_dies_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its side 'fp32' ended with code 1"):
         measured(replace(ROWS["t5"], sides={"fp32": ROWS["t5"].sides["fp32"]}), tmp_path, 1, 1, print)
@@ -72,7 +88,7 @@ def test_the_ratio_is_to_the_peers_best_without_the_second_column() -> None:
     found = _row("a", 300.0, fp32=80.0, bf16=100.0, compiled=150.0)
     assert (found.best.side, found.ratio) == ("bf16", 3.0)
     record = Record(command="unmask bench a", turns=1, steps=1, environment={}, rows=[found])
-    assert lines(record)[2] == "| a | peer | 300 ± 0 % | 100 ± 0 %, bf16 | **3.0 ×** | ≥ 2 × | 150 ± 0 %: 2.0 × |"
+    assert lines(record)[2] == "| a | peer | 300 ± 0 % | 100 ± 0 %, bf16 | **3.00 ×** | ≥ 2 × | 150 ± 0 %: 2.0 × |"
 
 
 @pytest.mark.parametrize(
@@ -99,3 +115,12 @@ def test_documents_say_what_they_read(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("UNMASK_DATA", os.fspath(tmp_path))
     with pytest.raises(UserError, match="bench row documents reads enwiki2015"):
         row("documents").prepare(tmp_path)
+
+
+def test_generation_has_a_table_of_what_stands_beside_its_rate() -> None:
+    about = {"prefill s": 0.25, "cache bytes": 37822464, "tokens/s of one prompt": 129.4, "precision": "fp32"}
+    row = _row("g", 300.0, fp32=100.0)
+    row.sides[0] = Timed(side=OURS, rates=[300.0], about=about)
+    found = lines(Record(command="unmask bench g", turns=1, steps=1, environment={}, rows=[row]))
+    assert found[-2:] == ["| --- | --- | --- | --- | --- |", "| g | unmask | 0.25 | 37,822,464 | 129 |"]
+    assert found[3] == ""

@@ -21,10 +21,12 @@ def bench(
     steps: int = STEPS,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     command: str = "",
+    keep: Callable[[Record], None] = lambda record: None,
 ) -> Record:
     """Measure rows by name: every side `turns` times in turn, `steps` training steps each time, or one reading.
 
-    A row whose sides do not compute the same loss is an error: its ratio would mean nothing.
+    `keep` receives the record after every row. A row whose sides do not compute the same loss is an error: its ratio
+    would mean nothing.
     """
     if turns < 1 or steps < 1:
         raise UserError(f"turns={turns} and steps={steps} time nothing: give at least 1 of each")
@@ -36,6 +38,7 @@ def bench(
             record.figures.append(_read(one, turns, say))
         else:
             record.rows.append(_measured(one, turns, steps, say))
+        keep(record)
     return record
 
 

@@ -8,14 +8,19 @@ from statistics import median
 from unmask.bench.base import Measured, MeasuredFigure, Numbers, Record, Timed
 
 HEAD = ["work", "peer", "unmask", "peer's best", "ratio", "target", "peer, compiled"]
+BESIDE = ("prefill s", "cache bytes", "tokens/s of one prompt")
+"""What rows of generation hold of each side beside its rate."""
 FIGURES_HEAD = ["work", "peer", "unmask", "the peer", "worst of ours", "target"]
 
 
 def lines(record: Record) -> list[str]:
-    """Markdown, a line a row: a table of rates, a table of figures, or both."""
-    rates = _table(HEAD, [_row(r) for r in record.rows])
-    figures = _table(FIGURES_HEAD, [_figure(f) for f in record.figures])
-    return [*rates, *([""] if rates and figures else []), *figures]
+    """Markdown, a line a row: tables of rates, of what stands beside them, and of figures, none of them empty."""
+    found = (
+        _table(HEAD, [_row(r) for r in record.rows]),
+        _table(["work", "side", *BESIDE], [cells for r in record.rows for cells in _beside(r)]),
+        _table(FIGURES_HEAD, [_figure(f) for f in record.figures]),
+    )
+    return [line for table in found if table for line in ("", *table)][1:]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -29,10 +34,16 @@ def _row(row: Measured) -> list[str]:
         row.peer,
         _rate(row.ours),
         f"{_rate(row.best)}, {row.best.side}",
-        f"**{row.ratio:.1f} ×**",
+        f"**{row.ratio:.2f} ×**",
         f"≥ {row.target:g} ×",
         "–" if compiled is None else f"{_rate(compiled)}: {row.ours.rate / compiled.rate:.1f} ×",
     ]
+
+
+def _beside(row: Measured) -> list[list[str]]:
+    """The work, the side and `BESIDE` of each side that has them."""
+    sides = [side for side in row.sides if set(BESIDE) <= set(side.about)]
+    return [[row.work, side.side, *(_number(side.about[k]) for k in BESIDE)] for side in sides]
 
 
 def _rate(side: Timed) -> str:

@@ -16,7 +16,9 @@ def bench(
     rows: Annotated[list[str] | None, typer.Argument(help="Which rows; --list names them.", show_default="all")] = None,
     turns: Annotated[int, typer.Option(help="How often each side is measured, in turn.")] = 5,
     steps: Annotated[int, typer.Option(help="Steps of a turn.")] = 8,
-    out: Annotated[Path | None, typer.Option(help="A file for the record, JSON.", show_default="none")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A file for the record, JSON, written after every row.", show_default="none")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Name every row.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -26,6 +28,7 @@ def bench(
     is an error. Medians over turns, their spread, and the ratio to the better of the peer's fp32 and bf16. The rows
     data, resume and loss-memory are figures that should be small, read in a fresh process each turn.
     """
+    from unmask.bench.base import Record
     from unmask.bench.rows import FIGURES, NAMES, ROWS
     from unmask.bench.run import bench as measure
     from unmask.bench.table import lines
@@ -41,10 +44,13 @@ def bench(
         print("\n".join(f"{r['name']:<12} {'; '.join(filter(None, (r['work'], r['peer'])))}" for r in told))
         return
     command = " ".join(["unmask bench", *(rows or ()), f"--turns {turns} --steps {steps}"])
-    found = measure(rows or NAMES, turns, steps, command=command)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(out, found.model_dump(mode="json"))
+
+    def keep(record: Record) -> None:
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_json(out, record.model_dump(mode="json"))
+
+    found = measure(rows or NAMES, turns, steps, command=command, keep=keep)
     if as_json:
         return emit(found.model_dump(mode="json"))
     print("\n".join(lines(found)))

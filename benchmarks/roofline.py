@@ -1,0 +1,73 @@
+"""How fast a step would be as matrix products alone: python benchmarks/roofline.py [ROW …] (docs/performance.md).
+
+The peak is that of bf16 products (4096 × 256) · (256 × 1024), the shape of the rows' feed-forward layers, with torch's
+own number of threads. The products of our step are counted while it runs (`FlopCounterMode`), so what it leaves out
+counts nothing. Beside them stand the rates of docs/results/performance-steps.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from unmask.bench.base import OURS, Record
+from unmask.bench.rows import ROWS
+
+RECORD = Path(__file__).resolve().parents[1] / "docs" / "results" / "performance-steps.json"
+STEPS = ("bert", "modernbert", "electra", "t5", "gpt2", "llama")
+SHAPE = 4096, 256, 1024
+
+
+class Stop(Exception):
+    """Enough steps."""
+
+
+def peak(seconds: float = 3.0) -> float:
+    """FLOPs a second of the fastest product seen."""
+    n, d, m = SHAPE
+    a, b = torch.randn(n, d).bfloat16(), torch.randn(d, m).bfloat16()
+    best, end = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        for _ in range(10):
+            a @ b
+        best = max(best, 10 * 2 * n * d * m / (time.perf_counter() - began))
+    return best
+
+
+def products(name: str) -> tuple[float, int]:
+    """FLOPs of one step's matrix products, and its tokens."""
+    with tempfile.TemporaryDirectory() as place:
+        ROWS[name].prepare(Path(place))
+        worker = ROWS[name].sides[OURS](Path(place))
+
+        def stop() -> None:
+            raise Stop
+
+        with FlopCounterMode(display=False) as counted, suppress(Stop):
+            worker.run(stop)
+    return float(counted.get_total_flops()), worker.tokens
+
+
+def main(names: list[str]) -> None:
+    top = peak()
+    held = {row.name: row for row in Record.model_validate_json(RECORD.read_text(encoding="utf-8")).rows}
+    print(f"peak {top / 1e9:,.0f} GFLOP/s in bf16, {torch.get_num_threads()} threads\n")
+    print("| row | GFLOP a step | products alone, tokens/s | unmask | of it | peer's best | the most it could be |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in names or STEPS:
+        flops, tokens = products(name)
+        most, row = top * tokens / flops, held[name]
+        ours, theirs = row.ours.rate, row.best.rate
+        rates = f"{most:,.0f} | {ours:,.0f} | {ours / most:.0%} | {theirs:,.0f} | {most / theirs:.1f} ×"
+        print(f"| {name} | {flops / 1e9:,.0f} | {rates} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -91,7 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for part in _slices(len(x), _chunk(len(weight))):
             logits = x[part] @ table.t()
             losses, tokens, right = _to_gradient(
-                logits, bias, value[part], w[part], cap, None if draw is None else draw[part]
+                logits, bias, value[part], w[part] if learns else None, cap, None if draw is None else draw[part]
             )
             total += (losses * w[part]).sum()
             sampled.append(Sampled(tokens, right))
@@ -123,16 +123,18 @@ def _slices(n: int, step: int) -> Iterator[slice]:
 
 
 def _to_gradient(
-    logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None, draw: Tensor | None
+    logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor | None, cap: float | None, draw: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Losses (n,) and samples, if any, of logits (n, V) before bias and cap: w times their gradient replaces them.
+
+    Without w no gradient is wanted, and the logits stay.
 
     Softmax and sums are in fp32 (fp64 stays fp64), of a few rows at a time on a CPU: nothing else is as large as the
     logits are.
     """
     n, v = logits.shape
     found = [
-        _few(logits[rows], bias, value[rows], w[rows], cap, None if draw is None else draw[rows])
+        _few(logits[rows], bias, value[rows], *(None if a is None else a[rows] for a in (w, draw)), cap)
         for rows in _slices(n, _block(v) if logits.device.type == "cpu" else n)
     ]
     losses, tokens, right = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -140,7 +142,7 @@ def _to_gradient(
 
 
 def _few(
-    logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor, cap: float | None, draw: Tensor | None
+    logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor | None, draw: Tensor | None, cap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     z = logits if logits.dtype == torch.float64 else logits.float()
     if bias is not None:
@@ -159,6 +161,8 @@ def _few(
     tokens = right = value.new_empty(0)
     if draw is not None:
         tokens, right = inverse(probability, draw), hit.squeeze(1) >= probability.amax(1)
+    if w is None:
+        return losses.squeeze(1), tokens, right
     probability.scatter_add_(1, at, probability.new_full(at.shape, -1.0))
     if squashed is not None:
         probability *= 1 - squashed**2

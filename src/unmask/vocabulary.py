@@ -91,7 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for part in _slices(len(x), _chunk(len(weight))):
             logits = x[part] @ table.t()
             losses, tokens, right = _to_gradient(
-                logits, bias, value[part], w[part] if learns else None, cap, None if draw is None else draw[part]
+                logits, bias, value[part], w[part] if learns else None, cap, _of(draw, part)
             )
             total += (losses * w[part]).sum()
             sampled.append(Sampled(tokens, right))
@@ -122,6 +122,10 @@ def _slices(n: int, step: int) -> Iterator[slice]:
         yield slice(i, min(i + step, n))
 
 
+def _of(x: Tensor | None, rows: slice) -> Tensor | None:
+    return None if x is None else x[rows]
+
+
 def _to_gradient(
     logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor | None, cap: float | None, draw: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,7 +138,7 @@ def _to_gradient(
     """
     n, v = logits.shape
     found = [
-        _few(logits[rows], bias, value[rows], *(None if a is None else a[rows] for a in (w, draw)), cap)
+        _few(logits[rows], bias, value[rows], _of(w, rows), _of(draw, rows), cap)
         for rows in _slices(n, _block(v) if logits.device.type == "cpu" else n)
     ]
     losses, tokens, right = (torch.cat(parts) for parts in zip(*found, strict=True))

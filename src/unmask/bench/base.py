@@ -165,10 +165,6 @@ class Measured(Strict):
         """
         return self.ours.rate / self.best.rate
 
-    @property
-    def counts(self) -> bool:
-        return alike(self.losses)
-
 
 class Numbers(Strict):
     """What one side of a figure read in every turn."""
@@ -235,10 +231,6 @@ class MeasuredFigure(Strict):
     def met(self) -> bool:
         found = self.share if self.of_peer else self.ours
         return found is not None and found <= self.target
-
-    @property
-    def counts(self) -> bool:
-        return alike(self.losses)
 
 
 class Record(Strict):

@@ -6,8 +6,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from unmask.bench.base import Figure, Measured, MeasuredFigure, Record, Row
+from unmask.bench.base import Figure, Measured, MeasuredFigure, Record, Row, alike
 from unmask.bench.rows import row
 from unmask.bench.turns import measured, readings
 from unmask.errors import UserError
@@ -42,40 +43,32 @@ def bench(
     return record
 
 
+def _prepared(one: Row | Figure, folder: Path) -> tuple[float, float] | None:
+    """Write what the sides read; the losses of both, which must be alike."""
+    one.prepare(folder)
+    losses = None if one.check is None else one.check(folder)
+    if not alike(losses):
+        said = "losses at step 0" if isinstance(one, Row) else "its losses"
+        raise UserError(f"bench row {one.name}: {said} differ ({losses}): this is no comparison")
+    return losses
+
+
 def _measured(one: Row, turns: int, steps: int, say: Callable[[str], None]) -> Measured:
     with tempfile.TemporaryDirectory(prefix="unmask-bench-") as place:
         folder = Path(place)
-        one.prepare(folder)
-        found = Measured(
-            name=one.name,
-            work=one.work,
-            peer=one.peer,
-            target=one.target,
-            losses=one.check(folder),
-            sides=[],
-            apart=one.apart,
-        )
-        if not found.counts:
-            raise UserError(f"bench row {one.name}: losses at step 0 differ ({found.losses}): this is no comparison")
-        whole = -(-steps // one.round) * one.round
-        return found.model_copy(update={"sides": measured(one, folder, turns, whole, say)})
+        losses = _prepared(one, folder)
+        sides = measured(one, folder, turns, -(-steps // one.round) * one.round, say)
+    return Measured(**_said(one), losses=losses, sides=sides, apart=one.apart)
 
 
 def _read(one: Figure, turns: int, say: Callable[[str], None]) -> MeasuredFigure:
     with tempfile.TemporaryDirectory(prefix="unmask-bench-") as place:
         folder = Path(place)
-        one.prepare(folder)
-        found = MeasuredFigure(
-            name=one.name,
-            work=one.work,
-            peer=one.peer,
-            unit=one.unit,
-            target=one.target,
-            of_peer=one.of_peer,
-            losses=None if one.check is None else one.check(folder),
-            sides=[],
-            peers=one.peers,
-        )
-        if not found.counts:
-            raise UserError(f"bench row {one.name}: its losses differ ({found.losses}): this is no comparison")
-        return found.model_copy(update={"sides": readings(one, folder, turns, say)})
+        losses = _prepared(one, folder)
+        sides = readings(one, folder, turns, say)
+    more: dict[str, Any] = {"unit": one.unit, "of_peer": one.of_peer, "peers": one.peers}
+    return MeasuredFigure(**_said(one), **more, losses=losses, sides=sides)
+
+
+def _said(one: Row | Figure) -> dict[str, Any]:
+    return {"name": one.name, "work": one.work, "peer": one.peer, "target": one.target}

@@ -17,7 +17,7 @@ import torch
 import toy
 from safetensors.torch import load_file
 
-from unmask.train import checkpoint, hooks
+from unmask.train import checkpoint, hooks, sharded
 from unmask.train.hooks import Evaluation, Metrics
 from unmask.train.plan import read_plan
 
@@ -90,7 +90,8 @@ def test_t09_killed_inside_save(tmp_path, uncut, stage: str, monkeypatch) -> Non
     class Killed(BaseException):
         pass
 
-    owner = {"rename": checkpoint.os, "rmtree": checkpoint.shutil}.get(stage, checkpoint)
+    owners = {"rename": checkpoint.os, "rmtree": checkpoint.shutil, "save_tensors": sharded}
+    owner = owners.get(stage, checkpoint)
     original = getattr(owner, stage)
 
     def dying(count: int, after: bool):

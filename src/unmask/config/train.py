@@ -81,6 +81,11 @@ class CheckpointConfig(Strict):
     when the run is stopped. A run that is killed goes on from the best."""
     at: tuple[int, ...] = ()
     """Updates whose checkpoints stay, in the place of `every`: all but the newest `keep` of them weights alone."""
+    sharded: bool = True
+    """With parallel=fsdp every rank writes the rows that it holds; false: rank 0 gathers all in its main memory and
+    writes two files. Either is read by any number of ranks."""
+    background: bool = False
+    """Copy to main memory what a checkpoint holds, and write it while training goes on."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> CheckpointConfig:

@@ -5,6 +5,8 @@
     state.json             format version, step, counters, best value, plan
     manifest.json          size and SHA-256 of the others, written last
 
+Where each rank writes its own rows the first two are as many files as ranks (`train.sharded`).
+
 A checkpoint is built in a hidden directory beside its place, every file is flushed to the disk, and one rename
 puts it there: a kill at any moment leaves the previous checkpoints untouched and at worst a hidden directory,
 which the next save removes. Removal is a rename first, too. No pickle is read or written.
@@ -18,18 +20,20 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from unmask.errors import UserError
-from unmask.tensors import aliases_note, named_once, save_tensors
+from unmask.tensors import named_once
+from unmask.train.layout import HERE, Layout
+from unmask.train.sharded import Share, Stored, file_of, is_of, save_share, whole
 
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
@@ -40,10 +44,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # ---------------------------------------------------------------- tensors of networks
 
 
-def load_model(networks: nn.Module, directory: Path) -> None:
-    """Copy a checkpoint's weights into `networks`; names and shapes must match exactly."""
+def load_model(networks: nn.Module, directory: Path, layout: Layout = HERE) -> None:
+    """Copy a checkpoint's weights into `networks`, of which this rank holds what `layout` says and reads no more.
+
+    Names and shapes must match exactly.
+    """
     own, _ = named_once(networks)
-    stored = _load(directory / MODEL)
+    stored = Stored(directory, MODEL)
     wrong = [f"'{n}'" for n in sorted(own.keys() ^ stored.keys())] or [
         f"'{n}' is {tuple(stored[n].shape)} there and {tuple(own[n].shape)} here"
         for n in sorted(own)
@@ -51,24 +58,17 @@ def load_model(networks: nn.Module, directory: Path) -> None:
     ]
     if wrong:
         raise UserError(
-            f"{directory / MODEL} does not fit this model ({len(wrong)} tensors differ, first {wrong[0]}): "
+            f"{stored.title} does not fit this model ({len(wrong)} tensors differ, first {wrong[0]}): "
             "use the recipe that the run was started with"
         )
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(stored[name])
+            layout.fill(tensor, stored[name])
 
 
-def load_optimizer(directory: Path) -> dict[str, Tensor]:
-    """The flat optimizer state of a checkpoint."""
-    return _load(directory / OPTIMIZER)
-
-
-def _load(path: Path) -> dict[str, Tensor]:
-    try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be read ({error}): resume from an older checkpoint") from error
+def load_optimizer(directory: Path) -> Stored:
+    """The flat optimizer state of a checkpoint, read where it is asked for."""
+    return Stored(directory, OPTIMIZER)
 
 
 # ---------------------------------------------------------------- writing
@@ -89,9 +89,10 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     _sync(path.parent)
 
 
-def need(model: Mapping[str, Tensor], optimizer_bytes: int) -> int:
-    """Bytes one checkpoint takes: tensors, their headers, and a little JSON."""
-    return sum(t.numel() * t.element_size() for t in model.values()) + optimizer_bytes + 256 * len(model) + 65536
+def need(model: Mapping[str, Tensor], optimizer_bytes: int, writers: int = 1) -> int:
+    """Bytes one checkpoint takes: tensors, their headers in each writer's files, and a little JSON."""
+    headers = 256 * len(model) if writers == 1 else 1024 * len(model) * writers
+    return sum(t.numel() * t.element_size() for t in model.values()) + optimizer_bytes + headers + 65536
 
 
 def require_space(directory: Path, needed: int) -> None:
@@ -115,47 +116,101 @@ def cannot_write(where: Path, needed: int, error: Exception) -> UserError:
     return UserError(f"cannot write {where} ({text}); earlier checkpoints are intact: mend this, then resume the run")
 
 
-def write(
-    checkpoints: Path,
-    step: int,
-    networks: nn.Module,
-    optimizer: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    gathered: Mapping[str, Tensor] | None = None,
-) -> Path:
-    """Write `checkpoints/step-N` whole, or raise UserError and leave nothing of it.
+@dataclass(frozen=True)
+class Writing:
+    """A checkpoint that is being written by `writers` processes: begun and put in its place by the first of them."""
 
-    gathered: the whole tensors of networks that hold shards, by the names of `named_once`.
-    """
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    clean(checkpoints)
+    checkpoints: Path
+    step: int
+    needed: int
+    """Bytes."""
+    writers: int = 1
+
+    @property
+    def place(self) -> Path:
+        return self.checkpoints / f"step-{self.step}"
+
+    @property
+    def hidden(self) -> Path:
+        return self.checkpoints / f"{_WRITING}step-{self.step}"
+
+    def begin(self) -> None:
+        """Make the hidden directory, where the disk has room; before any writer writes."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        clean(self.checkpoints)
+        require_space(self.checkpoints, self.needed)
+        with self._explained():
+            self.hidden.mkdir()
+
+    def write(self, rank: int, model: Share, aliases: Mapping[str, str], optimizer: Share) -> None:
+        """Write a rank's share, flushed, and beside it what the manifest will say of its files."""
+        with self._explained():
+            names = file_of(MODEL, rank, self.writers), file_of(OPTIMIZER, rank, self.writers)
+            save_share(model, self.hidden / names[0], self.writers, aliases)
+            save_share(optimizer, self.hidden / names[1], self.writers)
+            files = {name: _fingerprint(self.hidden / name) for name in names}
+            for name in names:
+                _sync(self.hidden / name)
+            half = self._note(rank).with_suffix(".half")
+            half.write_text(json.dumps(files), encoding="utf-8")
+            os.replace(half, self._note(rank))  # whole or not there: the first one looks for it
+
+    def _note(self, rank: int) -> Path:
+        return self.hidden / f"written-{rank}.json"
+
+    def missing(self) -> list[int]:
+        """The writers that are not done."""
+        return [rank for rank in range(self.writers) if not self._note(rank).exists()]
+
+    def commit(self, state: Mapping[str, Any]) -> Path:
+        """Put the checkpoint in its place when all have written their shares."""
+        with self._explained():
+            files: dict[str, Any] = {}
+            for rank in range(self.writers):
+                files |= json.loads(self._note(rank).read_text())
+                self._note(rank).unlink()
+            content = json.dumps({"format": FORMAT, **state}, indent=1, allow_nan=False)
+            (self.hidden / STATE).write_text(content + "\n", encoding="utf-8")
+            files[STATE] = _fingerprint(self.hidden / STATE)
+            manifest = {"format": FORMAT, "files": files}
+            (self.hidden / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            for name in (STATE, MANIFEST):
+                _sync(self.hidden / name)
+            _sync(self.hidden)
+            replaced = self.checkpoints / f"{_REPLACED}step-{self.step}"
+            if self.place.exists():  # written before a stop; `clean` puts it back after a kill between two renames
+                os.rename(self.place, replaced)
+            os.rename(self.hidden, self.place)
+            _sync(self.checkpoints)
+            shutil.rmtree(replaced, ignore_errors=True)
+        return self.place
+
+    def abandon(self) -> None:
+        """Leave nothing of it."""
+        shutil.rmtree(self.hidden, ignore_errors=True)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            raise cannot_write(self.place, self.needed, error) from error
+
+
+def write(
+    checkpoints: Path, step: int, networks: nn.Module, optimizer: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> Path:
+    """Write `checkpoints/step-N` of whole networks, or raise UserError and leave nothing of it."""
     tensors, aliases = named_once(networks)
-    tensors = tensors if gathered is None else dict(gathered)
     needed = need(tensors, sum(t.numel() * t.element_size() for t in optimizer.values()))
-    require_space(checkpoints, needed)
-    place, temporary = checkpoints / f"step-{step}", checkpoints / f"{_WRITING}step-{step}"
+    writing = Writing(checkpoints, step, needed)
+    writing.begin()
     try:
-        temporary.mkdir()
-        save_tensors(tensors, temporary / MODEL, aliases=aliases_note(aliases))
-        save_tensors(optimizer, temporary / OPTIMIZER)
-        content = json.dumps({"format": FORMAT, **state}, indent=1, allow_nan=False)
-        (temporary / STATE).write_text(content + "\n", encoding="utf-8")
-        files = {name: _fingerprint(temporary / name) for name in (MODEL, OPTIMIZER, STATE)}
-        manifest = {"format": FORMAT, "files": files}
-        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        for name in (*files, MANIFEST):
-            _sync(temporary / name)
-        _sync(temporary)
-        replaced = checkpoints / f"{_REPLACED}step-{step}"
-        if place.exists():  # written before a stop; `clean` puts it back after a kill between the two renames
-            os.rename(place, replaced)
-        os.rename(temporary, place)
-        _sync(checkpoints)
-        shutil.rmtree(replaced, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise cannot_write(place, needed, error) from error
-    return place
+        writing.write(0, whole(tensors), aliases, whole(optimizer))
+        return writing.commit(state)
+    except UserError:
+        writing.abandon()
+        raise
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -274,18 +329,21 @@ def retain(checkpoints: Path, keep: int, best: int | None, at: Collection[int] =
 
 
 def lighten(path: Path) -> None:
-    """Leave a checkpoint's weights and counters alone: its manifest forgets the optimizer before the file goes."""
+    """Leave a checkpoint's weights and counters alone: its manifest forgets the optimizer before the files go."""
     files = _listed(path)
     if files is None:
         return
-    if files.pop(OPTIMIZER, None) is not None:
-        write_json(path / MANIFEST, {"format": FORMAT, "files": files})
-    (path / OPTIMIZER).unlink(missing_ok=True)  # also what a kill left between the two
+    left = {name: file for name, file in files.items() if not is_of(OPTIMIZER, name)}
+    if left != files:
+        write_json(path / MANIFEST, {"format": FORMAT, "files": left})
+    for file in [p for p in path.iterdir() if is_of(OPTIMIZER, p.name)]:  # also what a kill left between the two
+        file.unlink(missing_ok=True)
 
 
 def is_light(path: Path) -> bool:
     """Whether a whole checkpoint holds weights alone."""
-    return OPTIMIZER not in (_listed(path) or {OPTIMIZER: None})
+    files = _listed(path)
+    return files is not None and not any(is_of(OPTIMIZER, name) for name in files)
 
 
 def size(path: Path) -> int:

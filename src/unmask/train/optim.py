@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from unmask.config import TrainConfig
 from unmask.errors import UserError
+from unmask.tensors import Readable
 from unmask.train.layout import HERE, Layout, Moved
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -83,7 +84,7 @@ class Optimizer:
             out.update({f"{name}:momentum": v for name, v in self.muon.momentum.items()})
         return out
 
-    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_state_tensors(self, tensors: Mapping[str, Readable]) -> None:
         """Take the state back; what is not in `tensors` starts afresh, an unknown name is an error."""
         if self.adam is not None:
             self.adam.state.clear()
@@ -102,9 +103,9 @@ class Optimizer:
             else:
                 raise UserError(f"optimizer state '{key}' belongs to another optimizer than {self.config.optimizer}")
 
-    def _placed(self, part: str, value: Tensor, p: Tensor) -> Tensor:
+    def _placed(self, part: str, value: Readable, p: Tensor) -> Tensor:
         """A part of the state where its parameter is; AdamW's count of steps is one number, whole on every rank."""
-        return value.to(p.device, copy=True) if part == "step" else self.layout.part(value, p)
+        return value[...].to(p.device, copy=True) if part == "step" else self.layout.part(value, p)
 
     def state_bytes(self) -> int:
         """Bytes of the full state, known before the first step: two moments for AdamW, one for Muon."""

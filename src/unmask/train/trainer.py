@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -48,6 +48,7 @@ from unmask.train.plan import Calibration, Plan, given, read_plan, same_budget, 
 from unmask.train.prefetch import Prefetch
 from unmask.train.ranks import Ranks, Unwritten, number_of, request_of
 from unmask.train.room import Room, due
+from unmask.train.saver import Saver
 from unmask.train.spread import Program, Spread
 from unmask.train.totals import Norms, totals_of
 
@@ -110,7 +111,7 @@ class Trainer:
             metrics = Metrics(file, self.counters.step, self.loggers) if self.ranks.first else Unwritten()
         prefetch = Prefetch(self._mine, depth=0 if self.settings.device.type == "cpu" else 2)
         try:
-            with self.ranks.stop() as stop, missing_explained(self.settings.device):
+            with self.ranks.stop() as stop, missing_explained(self.settings.device), self.saver:
                 if self.counters.step:  # stopped while evaluating: that comes first
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
@@ -161,7 +162,7 @@ class Trainer:
             raise UserError(f"{self.out} already holds a run: give another out=, or resume=auto to continue it")
 
     def _restore(self) -> Path | None:
-        """Take up weights, counters and plan of the newest whole checkpoint that training can go on from, if any."""
+        """Take up counters and plan of the newest whole checkpoint that training can go on from, if any."""
         place: Path | None = None
         with self.ranks.together():
             place = self._found() if self.ranks.first else None
@@ -173,7 +174,6 @@ class Trainer:
             place = self.checkpoints / f"step-{step}"
             state = checkpoint.read_state(place)
             self.plan = self.plan or Plan(**state["plan"])
-            checkpoint.load_model(self.networks, place)
             self.counters = Counters(**{f.name: state[f.name] for f in fields(Counters) if f.name in state})
             self.counters.checkpoint_bytes += checkpoint.size(place)
         self._say(f"resuming {self.out} after step {self.counters.step}")
@@ -192,12 +192,16 @@ class Trainer:
         return place
 
     def _lay_out(self, place: Path | None) -> None:
-        """Bring the networks to the ranks' devices, with the optimizer's state of a checkpoint."""
+        """Bring the networks to the ranks' devices, then a checkpoint's weights and optimizer state into them."""
         self.spread = self.ranks.spread(self.networks, self.settings.device)
-        if self.spread.layout is not self.optimizer.layout:  # the parameters are others now
-            self.optimizer = Optimizer(self.networks, self.settings.train, self.spread.layout)
-        if place is not None:
-            self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
+        layout = self.spread.layout
+        if layout is not self.optimizer.layout:  # the parameters are others now
+            self.optimizer = Optimizer(self.networks, self.settings.train, layout)
+        self.saver = Saver(self.checkpoints, self.settings.checkpoint, self.ranks, layout)
+        with self.ranks.together():
+            if place is not None:
+                checkpoint.load_model(self.networks, place, layout)
+                self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
         if self.settings.compile:
             self.spread.compile(self.compiled)
 
@@ -350,6 +354,7 @@ class Trainer:
         if skips and c.skipped_in_a_row < faults.MOST:
             self._say(f"WARNING: {said}; it is skipped")
             return False
+        self.saver.settle()
         raise Diverged(faults.ending(said, list(checkpoint.find(self.checkpoints).whole.values()), skips))
 
     # ------------------------------------------------------------ between updates
@@ -357,6 +362,7 @@ class Trainer:
     def _between(self, metrics: Metrics | Unwritten, stop: Stop, saved: bool) -> None:
         """After an update: evaluate and save where due; on a stop, save and leave."""
         c, config = self.counters, self.settings.checkpoint
+        self.saver.between()
         evaluated, best = False, c.best_step
         if self.evaluation is not None and self.evaluation.due(c.step, self.total_steps) and c.evaluated != c.step:
             evaluated = self._evaluate(self.evaluation, metrics, stop)
@@ -365,22 +371,16 @@ class Trainer:
         if (scheduled or request) and (evaluated or not saved):
             self._save(metrics)
         if request:
+            self.saver.settle()
             then = "resume=auto continues" if self.plan else "its length is not known yet: resume=auto starts again"
             self._say(f"stopped by {request} after step {c.step}; {then}")
             raise KeyboardInterrupt(request)
 
     def _save(self, metrics: Metrics | Unwritten) -> None:
-        """Rank 0 writes a checkpoint, of whole tensors that the others' shards are gathered into."""
-        c, config, layout = self.counters, self.settings.checkpoint, self.spread.layout
-        tensors = layout.gathered(named_once(self.networks)[0], self.ranks.first)
-        optimizer = layout.gathered(self.optimizer.state_tensors(), self.ranks.first)
-        state = {**asdict(c), "plan": asdict(self.plan) if self.plan else None}
+        """Write a checkpoint, which is never newer than the lines that led to it."""
         with self.ranks.together():
-            if self.ranks.first:
-                metrics.sync()
-                place = checkpoint.write(self.checkpoints, c.step, self.networks, optimizer, state, tensors)
-                c.checkpoint_bytes += checkpoint.size(place)
-                checkpoint.retain(self.checkpoints, config.keep, c.best_step, config.at, not config.only_best)
+            metrics.sync()
+        self.saver.save(self.networks, self.optimizer, self.counters, self.plan)
 
     def _compare(self, gradients: Gradients) -> dict[str, object]:
         """The gradients of the parts of the last update's micro-batch with the most parts, one by one."""

@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from unmask.conversion import convert
     from unmask.description import describe
     from unmask.lm import LM
-    from unmask.loading import import_run, load
+    from unmask.loading import gather, import_run, load
     from unmask.run import evaluate, pretrain, resume_run
 
 __version__ = "0.1.0"
-__all__ = ["LM", "convert", "describe", "evaluate", "import_run", "load", "pretrain", "resume_run"]
+__all__ = ["LM", "convert", "describe", "evaluate", "gather", "import_run", "load", "pretrain", "resume_run"]
 
 _HOME = {
     "LM": "unmask.lm",
     "convert": "unmask.conversion",
     "describe": "unmask.description",
     "evaluate": "unmask.run",
+    "gather": "unmask.loading",
     "import_run": "unmask.loading",
     "load": "unmask.loading",
     "pretrain": "unmask.run",

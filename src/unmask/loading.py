@@ -24,11 +24,13 @@ from unmask.objectives import AnyObjective, Causal, Masked, PrefixLM, SpanCorrup
 from unmask.objectives.base import LM as TOKENS
 from unmask.objectives.base import Objective
 from unmask.studies import instead_of_a_run
+from unmask.tensors import aliases_note, save_tensors
 from unmask.tokens.formats import NAMES, from_llama2c
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train import checkpoint
 from unmask.train.devices import choose_device
+from unmask.train.sharded import Stored
 
 
 class _Trained(BaseModel):
@@ -152,6 +154,32 @@ def _checkpoint(place: Path, which: Literal["last", "best"] | int) -> Path:
         steps = ", ".join(str(s) for s in checkpoint.find(folder).whole) or "none"
         raise UserError(f"{place} has no checkpoint '{which}': its whole checkpoints are at steps {steps}")
     return found
+
+
+def gather(path: str | Path, file: str | Path, which: Literal["last", "best"] | int = "last") -> dict[str, Any]:
+    """Write the weights of a run's checkpoint, in however many files they lie, as one plain safetensors file.
+
+    One tensor at a time is in memory. Names are those of all the run's networks; "aliases" in the header lists which
+    others share a tensor. Returns `file`, `step`, `tensors` and `bytes`.
+    """
+    place, written = Path(path), Path(file)
+    if not (place / "recipe.yaml").is_file():
+        raise UserError(instead_of_a_run(place) or f"{place} is no run: give the directory that pretrain wrote")
+    if written.exists():
+        raise UserError(f"{written} is there already: remove it, or give another file")
+    found = _checkpoint(place, which)
+    stored = Stored(found, checkpoint.MODEL)
+    half = written.with_name(f".{written.name}.writing")
+    try:
+        written.parent.mkdir(parents=True, exist_ok=True)
+        save_tensors(stored, half, aliases=aliases_note(stored.aliases))
+        half.replace(written)
+    except OSError as error:
+        raise UserError(f"cannot write {written}: {error.strerror or error}") from error
+    finally:
+        half.unlink(missing_ok=True)
+    step, size = int(found.name.removeprefix("step-")), written.stat().st_size
+    return {"file": str(written), "step": step, "tensors": len(stored), "bytes": size}
 
 
 def _load_hf(place: Path) -> LM:

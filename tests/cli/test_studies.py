@@ -52,6 +52,7 @@ OTHERS = {
     "fill": ("a [MASK]",),
     "score": ("a text",),
     "export": ("there",),
+    "gather": ("there",),
     "inspect": (),
 }
 

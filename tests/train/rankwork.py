@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,12 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from unmask.data.prepare import prepare
+from unmask.errors import UserError
 from unmask.recipe import load_recipe
 from unmask.run import build, resolve, training_loader
+from unmask.train import sharded
 from unmask.train.ranks import Ranks, session
 from unmask.train.trainer import Trainer
 
@@ -127,14 +131,46 @@ def run(folder: Path, job: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
         t._mine = signalled
     stopped = None
-    try:
-        t.run(resume="of" in job)
-    except KeyboardInterrupt as error:
-        stopped = str(error)
+    with pytest.MonkeyPatch.context() as patch:
+        seen["read"] = _count_reads(patch)
+        if "full" in job and ranks.rank == job["full"]["rank"]:
+            _fill_disk(patch, f"step-{job['full']['step']}")
+        try:
+            t.run(resume="of" in job)
+        except (KeyboardInterrupt, UserError) as error:
+            stopped = str(error)
     whole = t.spread.layout.whole
     weights = {n: whole(p.detach()).clone() for n, p in t.networks.named_parameters()}
+    state = {n: whole(v.detach()).clone() for n, v in t.optimizer.state_tensors().items()}
     held = sum(getattr(p, "_local_tensor", p).numel() for p in t.networks.parameters())
-    return {**seen, "held": held, "start": start, "weights": weights, "counters": vars(t.counters), "stopped": stopped}
+    found = {"held": held, "start": start, "weights": weights, "state": state, "stopped": stopped}
+    return {**seen, **found, "counters": vars(t.counters)}
+
+
+def _count_reads(patch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Numbers that are read from checkpoints, by tensor."""
+    read: dict[str, int] = {}
+    take = sharded.StoredTensor.__getitem__
+
+    def counting(self: sharded.StoredTensor, index: Any) -> Tensor:
+        found = take(self, index)
+        read[self.name] = read.get(self.name, 0) + found.numel()
+        return found
+
+    patch.setattr(sharded.StoredTensor, "__getitem__", counting)
+    return read
+
+
+def _fill_disk(patch: pytest.MonkeyPatch, checkpoint: str) -> None:
+    """The disk is full when this checkpoint's tensors are written."""
+    save = sharded.save_tensors
+
+    def full(tensors: Any, file: Path, **more: str) -> None:
+        if file.parent.name.endswith(checkpoint):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(tensors, file, **more)
+
+    patch.setattr(sharded, "save_tensors", full)
 
 
 def losses(folder: Path, out: str) -> list[dict[str, Any]]:

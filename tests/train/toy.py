@@ -118,7 +118,7 @@ def trainer(out: Path, steps: int = 20, micro: int = 1, dropout: float = 0.0, **
     evaluation = Evaluation(options.pop("evaluate_every"), evaluate) if "evaluate_every" in options else None
     build = options.pop("batches", None) or batches(micro)
     budget = options.pop("budget", {"steps": steps})
-    save = {k: options.pop(k) for k in ("every", "keep", "at", "only_best") if k in options}
+    save = {k: options.pop(k) for k in ("every", "keep", "at", "only_best", "background") if k in options}
     rest = {k: options.pop(k) for k in ("precision", "seed", "compile") if k in options}
     train = TrainConfig(**{"warmup_steps": 4, "learning_rate": 0.02, "grad_accumulation": micro, **options})
     settings = Settings(train, BudgetConfig(**budget), CheckpointConfig(**save), **{"precision": "fp32", **rest})

@@ -350,6 +350,26 @@ def export(
         print(f"without a place in the stock class, left out: {', '.join(grouped(report['left_out']))}")
 
 
+@app.command()
+def gather(
+    run: Annotated[str, typer.Argument(help="A run directory.", show_default=False)],
+    file: Annotated[str, typer.Argument(help="The safetensors file to write.", show_default=False)],
+    best: Annotated[
+        bool, typer.Option("--best", help="The checkpoint with the best held-out loss, not the last one.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a run's weights, which many ranks may have written, as one file: unmask gather runs/a a.safetensors"""
+    from unmask.loading import gather as write
+
+    found = write(run, file, "best" if best else "last")
+    if as_json:
+        return emit(found)
+    print(
+        f"{file}: {found['tensors']} tensors, {found['bytes']:,} bytes, weights after update {found['step']} of {run}"
+    )
+
+
 @app.command("import")
 def import_(
     source: Annotated[

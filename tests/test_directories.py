@@ -116,7 +116,7 @@ def test_a_run_writes_over_nothing_of_somebody_else_s(place: Path, tmp_path: Pat
 def test_a_run_that_made_an_update_stays(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {**TINY, "budget.steps": 4}
     with monkeypatch.context() as broken:
-        broken.setattr("unmask.train.checkpoint.write", lambda *_: (_ for _ in ()).throw(UserError("disk full")))
+        broken.setattr("unmask.train.checkpoint.Writing.begin", lambda _: (_ for _ in ()).throw(UserError("disk full")))
         with pytest.raises(UserError, match="disk full"):
             start(place, tmp_path / "run", **own)
     assert (tmp_path / "run" / "recipe.yaml").exists() and (tmp_path / "run" / "metrics.jsonl").exists()

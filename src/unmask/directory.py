@@ -36,6 +36,8 @@ from unmask.train.checkpoint import write_json
 
 FORMAT = 1
 """Version of the run directory's layout."""
+FREE = {"parallel", "checkpoint.sharded", "checkpoint.background"}
+"""Settings that change no number and may be others when a run goes on."""
 FAILED = "failed.txt"
 """What went wrong at a start that never made an update."""
 OWN = (
@@ -100,7 +102,7 @@ def same(asked: Recipe, stored: Recipe, out: Path) -> None:
     family = FAMILIES.get(stored.model.family)
     if family is not None and family.offset_from_pad:  # then it is the tokenizer's, whatever the recipe says
         decided["model.position_offset"] = asked.model.position_offset
-    for key in sorted((a.keys() | b.keys()) - {"parallel"}):
+    for key in sorted((a.keys() | b.keys()) - FREE):
         if a.get(key) != b.get(key) and a.get(key) != decided.get(key, a):
             raise UserError(
                 f"{out} was started with {key}={b.get(key)}, not {a.get(key)}: "

@@ -262,10 +262,11 @@ def _with_controls(recipe: Recipe, tokenizer: Tokenizer | TokenizerConfig) -> To
 def _continue(
     asked: Recipe, before: Recipe, out: Path, cache: str | Path | None, say: Callable[[str], None]
 ) -> Beginning:
-    """A run that lies in `out`, with its own recipe: `init` is not read again."""
+    """A run that lies in `out`, with its own recipe but for how it is saved from now on: `init` is not read again."""
     same(asked, before, out)
     same_machine(out, say)
-    return before, prepared(out, cache, say), None
+    saved = before.checkpoint.model_copy(update={k: getattr(asked.checkpoint, k) for k in ("sharded", "background")})
+    return before.model_copy(update={"checkpoint": saved}), prepared(out, cache, say), None
 
 
 def resume_run(out: str | Path, cache: str | Path | None = None, log: str | Sequence[str] | None = None) -> Run:

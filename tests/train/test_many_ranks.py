@@ -18,6 +18,7 @@ from rankwork import apart, losses
 
 from unmask.train import checkpoint
 from unmask.train.ranks import Ranks
+from unmask.train.sharded import Stored
 from unmask.train.spread import layers_apart
 
 ADAMW = {"train.optimizer": "adamw"}
@@ -25,6 +26,8 @@ LOSS, GRADIENT = 1e-6, 1e-5
 CASES = ["spans", "mixture", "replaced"]
 FEW = {"case": "mixture", "train__batch_size": 2, "evaluation__every": 10}
 """About two rows an update, some of which have no text of a part."""
+AGAIN = ["masked", "spans", "shared"]
+DROPS = {"model__dropout": 0.1, "budget__steps": 10}
 Seen = dict[str, Any]
 
 
@@ -50,6 +53,7 @@ def alone(folder: Path, one_thread: None) -> dict[str, Seen]:
         job("dropout-2", train__grad_accumulation=2, model__dropout=0.1),
         job("muon-1", train__optimizer="muon", budget__steps=1),
         job("bf16-2", train__grad_accumulation=2, precision="bf16", budget__steps=10),
+        *(job(f"{case}-plain", case, train__grad_accumulation=4, **DROPS) for case in AGAIN),
     ]
     return {j["out"]: rankwork.run(folder, j, Ranks()) for j in jobs}
 
@@ -61,12 +65,19 @@ def two(folder: Path, alone: dict[str, Seen]) -> dict[str, list[Seen]]:
         *(job(f"{case}-{how}-x2", case, parallel=how) for case in CASES for how in ("ddp", "fsdp")),
         job("replaced-fsdp-x2-4", "replaced", parallel="fsdp", train__grad_accumulation=3),
         job("dropout-x2", model__dropout=0.1),
+        *(again(case, how) for case in AGAIN for how in ("ddp", "fsdp")),
         job("muon-x2", parallel="fsdp", train__optimizer="muon", budget__steps=1),
         job("bf16-x2", precision="bf16", parallel="fsdp", budget__steps=10),
         *_cut("ddp"),
         *_cut("fsdp"),
     ]
     return rankwork.work(folder, jobs, 2)
+
+
+def again(case: str, how: str) -> dict[str, Any]:
+    """Activation checkpointing with dropout, two micro-batches a rank."""
+    more = {"train__activation_checkpointing": True, "train__grad_accumulation": 4, **DROPS}
+    return job(f"{case}-again-{how}", case, parallel=how, **more)
 
 
 def _cut(how: str) -> list[dict[str, Any]]:
@@ -174,6 +185,14 @@ def test_dropout_over_ranks_is_that_of_accumulation(folder, alone, two) -> None:
     assert a[0]["loss"] != b[0]["loss"]
 
 
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("case", AGAIN)
+def test_activation_checkpointing_over_ranks_changes_no_number(folder, alone, two, case: str, how: str) -> None:
+    """… nor does dropout: two ranks that compute layers again against one process that keeps what it has."""
+    names = f"{case}-plain", f"{case}-again-{how}"
+    assert_equal(folder, *names, alone[names[0]], two[names[1]][1])
+
+
 def test_muon_of_shards_is_muon_of_whole_matrices(alone, two) -> None:
     """One update. Newton–Schulz runs in bf16, where a last bit of a gradient may turn a digit: 1 % of the way."""
     start, moved = alone["muon-1"]["start"], alone["muon-1"]["weights"]
@@ -223,14 +242,12 @@ def test_every_rank_holds_a_share_of_every_layer(alone, two, four) -> None:
     assert [seen["held"] for seen in two["spans-ddp-x2"]] == [alone["spans-1"]["held"]] * 2
 
 
-def test_t13_a_checkpoint_of_shards_is_a_plain_one(folder, two) -> None:
+def test_t13_a_checkpoint_of_shards_is_that_of_copies(folder, two) -> None:
     ddp, fsdp = (folder / f"uncut-{how}" / "checkpoints" / "step-20" for how in ("ddp", "fsdp"))
-    from safetensors.torch import load_file
-
-    for file in (checkpoint.MODEL, checkpoint.OPTIMIZER):
-        a, b = load_file(ddp / file), load_file(fsdp / file)
-        assert a.keys() == b.keys() and all(a[k].shape == b[k].shape for k in a)
-        assert all(torch.allclose(a[k], b[k], atol=1e-6) for k in a)
+    for kind in (checkpoint.MODEL, checkpoint.OPTIMIZER):
+        a, b = Stored(ddp, kind), Stored(fsdp, kind)
+        assert a.keys() == b.keys() and a.aliases == b.aliases and len(a.files) == 1 and len(b.files) == 2
+        assert all(a[k].shape == b[k].shape and torch.allclose(a[k][...], b[k][...], atol=1e-6) for k in a)
 
 
 # ---------------------------------------------------------------- which layers

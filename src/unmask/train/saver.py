@@ -35,7 +35,7 @@ from unmask.train.ranks import Ranks
 from unmask.train.sharded import Share, copied, share_of
 
 DONE, RUNNING, FAILED = 0.0, 1.0, 2.0
-GRACE = 30.0
+GRACE = 10.0
 """Seconds that rank 0 waits for the other ranks' files after an error, when nobody answers any more."""
 
 

@@ -80,6 +80,19 @@ def test_ranks_copy_or_share(place: Path) -> None:
     assert copy["activations"] == part["activations"] == alone["activations"] // 4  # two of the eight rows
 
 
+def test_who_writes_checkpoints_and_what_is_copied_for_it(place: Path) -> None:
+    def saving(ranks: int, **more: Any) -> list[tuple[Any, ...]]:
+        found = plan(recipe(place, budget__steps=6, **more), ranks=ranks, cache=place / "cache")
+        state = sum(found["memory"][0][name] for name in ("weights", "optimizer"))
+        assert all(row["copy"] in (0, state, state // ranks) for row in found["saving"])
+        return [(row["written_by"], row["files"], row["copy"] * ranks // state) for row in found["saving"]]
+
+    assert saving(1) == [("itself", 2, 0)] and saving(1, checkpoint__background=True) == [("itself", 2, 1)]
+    assert saving(4) == [("rank 0", 2, 0), ("each rank, 1/4 of it", 8, 0)]
+    assert saving(4, checkpoint__sharded=False) == [("rank 0", 2, 0), ("rank 0", 2, 4)]
+    assert [row[2] for row in saving(4, checkpoint__background=True)] in ([4, 1], [4, 0])  # rounded down
+
+
 def test_hours_are_an_estimate_and_say_by_what(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = recipe(place, budget__steps=1000)
     timed = plan(asked, cache=place / "cache")
@@ -114,6 +127,7 @@ def test_the_command_needs_no_place(place: Path) -> None:
     told = CliRunner().invoke(app, [*words, "budget.steps=6", "--plan", "--ranks", "2"])
     assert told.exit_code == 0, told.output
     assert "6 (given)" in told.stdout and "FSDP, each of 2" in told.stdout and "an estimate" in told.stdout
+    assert "each rank, 1/2 of it" in told.stdout and "waits" in told.stdout
     plain = CliRunner().invoke(app, [*words, "budget.steps=6", "--plan", "--json"])
     assert plain.exit_code == 0 and json.loads(plain.stdout.splitlines()[-1])["steps"] == 6
     alone = CliRunner().invoke(app, [*words, "budget.steps=6", "out=x", "--ranks", "2"])

@@ -32,7 +32,7 @@ from unmask.train import checkpoint, peak
 from unmask.train.devices import choose_device, choose_precision, to_device
 from unmask.train.optim import Optimizer
 from unmask.train.plan import given, steps_within
-from unmask.train.room import Room, most_at_once, written
+from unmask.train.room import Room, most_at_once, writers, written
 from unmask.vocabulary import logits_bytes
 
 SAMPLE = 16
@@ -88,7 +88,8 @@ def plan(
         "parameters": size,
         "ranks": ranks,
         "memory": _memory(recipe, outline, ranks),
-        "disk": _disk(recipe, outline, steps),
+        "disk": _disk(recipe, outline, steps, ranks),
+        "saving": _saving(recipe, outline, ranks),
     }
 
 
@@ -176,15 +177,19 @@ def _timed(recipe: Recipe, loader: Loader, device: torch.device, precision: str)
 # ---------------------------------------------------------------- memory and disk
 
 
+def _kinds(ranks: int) -> dict[str, tuple[int, int]]:
+    """What a process may be → (parts that the model is cut into, processes that share an update)."""
+    if ranks == 1:
+        return {"one process": (1, 1)}
+    return {f"DDP, each of {ranks}": (1, ranks), f"FSDP, each of {ranks}": (ranks, ranks)}
+
+
 def _memory(recipe: Recipe, outline: nn.ModuleDict, ranks: int) -> list[dict[str, Any]]:
     """Bytes of one process: alone, and of N copies or parts where there are several."""
     weights = sum(p.numel() * p.element_size() for p in outline.parameters())
     moments = Optimizer(outline, recipe.train).state_bytes()
-    kinds = {"one process": (1, 1)}
-    if ranks > 1:
-        kinds = {f"DDP, each of {ranks}": (1, ranks), f"FSDP, each of {ranks}": (ranks, ranks)}
     rows = []
-    for kind, (parts, shares) in kinds.items():
+    for kind, (parts, shares) in _kinds(ranks).items():
         held = {
             "weights": weights // parts,
             "gradients": weights // parts,
@@ -205,11 +210,27 @@ def _activations(recipe: Recipe, shares: int) -> int:
     return sum(4 * rows * activation_numbers(config, shape.stream, shape.source, recompute=again) for config in each)
 
 
-def _disk(recipe: Recipe, outline: nn.ModuleDict, steps: int | None) -> dict[str, int]:
+def _disk(recipe: Recipe, outline: nn.ModuleDict, steps: int | None, ranks: int) -> dict[str, int]:
     """Bytes of the checkpoints that lie in the run's directory together, and of all that are written at least."""
     tensors, _ = named_once(outline)
     config = recipe.checkpoint
     whole, light = most_at_once(steps or 1, config)
-    room = Room(checkpoint.need(tensors, 0), Optimizer(outline, recipe.train).state_bytes())
+    needed = checkpoint.need(tensors, 0, writers(config, recipe.parallel, ranks))
+    room = Room(needed, Optimizer(outline, recipe.train).state_bytes())
     found = {"checkpoints": whole + light, "bytes_of_one": room.one, "bytes": room.need(whole, light)}
     return {**found, "bytes_written": written(steps or 1, config) * room.one}
+
+
+def _saving(recipe: Recipe, outline: nn.ModuleDict, ranks: int) -> list[dict[str, Any]]:
+    """Who writes a checkpoint, in how many files of tensors, and the bytes of main memory that one of them copies it to
+    (0 = none: from where it lies, one tensor after the other)."""
+    size = sum(p.numel() * p.element_size() for p in outline.parameters())
+    size += Optimizer(outline, recipe.train).state_bytes()
+    rows = []
+    for kind, (parts, _) in _kinds(ranks).items():
+        number = writers(recipe.checkpoint, "fsdp" if parts > 1 else "ddp", ranks)
+        copied = recipe.checkpoint.background or number < parts
+        by = "itself" if ranks == 1 else "rank 0" if number == 1 else f"each rank, 1/{number} of it"
+        row = {"with": kind, "written_by": by, "files": 2 * number, "copy": size // number if copied else 0}
+        rows.append({**row, "meanwhile": recipe.checkpoint.background})
+    return rows

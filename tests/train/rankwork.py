@@ -26,7 +26,7 @@ from unmask.data.prepare import prepare
 from unmask.errors import UserError
 from unmask.recipe import load_recipe
 from unmask.run import build, resolve, training_loader
-from unmask.train import sharded
+from unmask.train import compiled, sharded
 from unmask.train.ranks import Ranks, session
 from unmask.train.trainer import Trainer
 
@@ -133,6 +133,8 @@ def run(folder: Path, job: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     stopped = None
     with pytest.MonkeyPatch.context() as patch:
         seen["read"] = _count_reads(patch)
+        if "backend" in job:
+            patch.setattr(compiled, "BACKEND", job["backend"])
         if "full" in job and ranks.rank == job["full"]["rank"]:
             _fill_disk(patch, f"step-{job['full']['step']}")
         try:

@@ -193,6 +193,19 @@ def test_activation_checkpointing_over_ranks_changes_no_number(folder, alone, tw
     assert_equal(folder, *names, alone[names[0]], two[names[1]][1])
 
 
+@pytest.mark.slow
+def test_compiled_ranks_give_the_numbers_of_plain_ones(folder, one_thread) -> None:
+    """Captured by dynamo and differentiated by AOTAutograd; inductor's own kernels would take minutes here."""
+    jobs = [
+        {**job(f"compiled-{how}", parallel=how, compile=True, budget__steps=4), "backend": "aot_eager"}
+        for how in ("ddp", "fsdp")
+    ]
+    for name, seen in rankwork.work(folder, [job("compiled-none", budget__steps=4), *jobs], 2).items():
+        plain = losses(folder, "compiled-none")
+        assert [x["loss"] for x in losses(folder, name)] == pytest.approx([x["loss"] for x in plain], rel=LOSS)
+        assert (seen[0]["counters"]["compilations"] > 0) == (name != "compiled-none")
+
+
 def test_muon_of_shards_is_muon_of_whole_matrices(alone, two) -> None:
     """One update. Newton–Schulz runs in bf16, where a last bit of a gradient may turn a digit: 1 % of the way."""
     start, moved = alone["muon-1"]["start"], alone["muon-1"]["weights"]

@@ -76,6 +76,16 @@ def plan_lines(found: Mapping[str, Any]) -> Iterator[str]:
         "disk": f"{in_bytes(found['disk']['bytes'])} ({found['disk']['checkpoints']} checkpoints at most, "
         f"{in_bytes(found['disk']['bytes_of_one'])} each; {in_bytes(found['disk']['bytes_written'])} written in all)",
         "memory": [{k: v if k == "with" else in_bytes(v) for k, v in row.items()} for row in found["memory"]],
+        "checkpoints": [
+            {
+                "with": row["with"],
+                "written by": row["written_by"],
+                "files": row["files"],
+                "copied first": in_bytes(row["copy"]) if row["copy"] else "no",
+                "training": "goes on" if row["meanwhile"] else "waits",
+            }
+            for row in found["saving"]
+        ],
     }
     yield from lines(shown)
 

@@ -50,6 +50,11 @@ def written(total: int, config: CheckpointConfig) -> int:
     return powers + total // 1000 + (not due(total, config))
 
 
+def writers(config: CheckpointConfig, parallel: str, ranks: int) -> int:
+    """How many ranks write files of a checkpoint."""
+    return ranks if parallel == "fsdp" and config.sharded else 1
+
+
 @dataclass(frozen=True)
 class Room:
     """What a run's checkpoints take, in bytes: the weights of one, and the optimizer's state beside them."""

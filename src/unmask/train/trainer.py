@@ -47,7 +47,7 @@ from unmask.train.optim import Optimizer
 from unmask.train.plan import Calibration, Plan, given, read_plan, same_budget, steps_within
 from unmask.train.prefetch import Prefetch
 from unmask.train.ranks import Ranks, Unwritten, number_of, request_of
-from unmask.train.room import Room, due
+from unmask.train.room import Room, due, writers
 from unmask.train.saver import Saver
 from unmask.train.spread import Program, Spread
 from unmask.train.totals import Norms, totals_of
@@ -232,8 +232,10 @@ class Trainer:
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""
         if self.ranks.first:
-            room = Room(checkpoint.need(named_once(self.networks)[0], 0), self.optimizer.state_bytes())
-            self._say(room.required(self.out, self.checkpoints, self.total_steps, self.settings.checkpoint))
+            config = self.settings.checkpoint
+            number = writers(config, self.ranks.parallel, self.ranks.count)
+            room = Room(checkpoint.need(named_once(self.networks)[0], 0, number), self.optimizer.state_bytes())
+            self._say(room.required(self.out, self.checkpoints, self.total_steps, config))
 
     # ------------------------------------------------------------ one update
 

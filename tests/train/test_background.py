@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rankwork
 import torch
 import toy
 from safetensors.torch import load_file
 
 from unmask.errors import Diverged, UserError
+from unmask.recipe import load_recipe
+from unmask.run import pretrain
 from unmask.train import checkpoint, sharded
 from unmask.train.hooks import Evaluation
+from unmask.train.saver import Saver
 
 OPTIONS: dict[str, Any] = {"steps": 40, "dropout": 0.2, "every": 3, "keep": 2, "evaluate_every": 7}
 
@@ -202,3 +206,37 @@ def test_a_run_that_diverges_names_the_checkpoint_that_was_being_written(tmp_pat
     with pytest.raises(Diverged, match="step-3"):
         t.run()
     assert names(tmp_path) == ["step-2", "step-3"]
+
+
+def test_a_better_one_is_no_reason_to_drop_the_best_before_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6 is put in its place when 9 is known to be the best and not written yet: 3 stays until then."""
+    slow, spared, retain = Slow(monkeypatch, 6), [], checkpoint.retain
+
+    def watched(place: Path, keep: int, best: int | None, *rest: Any) -> None:
+        spared.append(best)
+        retain(place, keep, best, *rest)
+
+    monkeypatch.setattr(checkpoint, "retain", watched)
+    t = toy.trainer(tmp_path, steps=9, every=3, keep=1, background=True)
+    left = iter([2.0, 5.0, 1.0])
+    t.evaluation = Evaluation(3, lambda networks: {"loss": next(left)})
+    at(t, 8, lambda: threading.Timer(0.3, slow.go.set).start())
+    t.run()
+    assert spared == [3, 3, 9] and names(tmp_path) == ["step-9"]
+
+
+def test_a_run_may_be_saved_otherwise_when_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How checkpoints are written is no part of the run: its recipe stays what it was."""
+    (tmp_path / "text.txt").write_text("\n\n".join(f"ship {i} sails at {i * i} o'clock" for i in range(200)))
+    given = {**rankwork.TINY, "corpus": str(tmp_path / "text.txt"), "budget.steps": 4, "checkpoint.every": 2}
+    more = {"out": tmp_path / "run", "cache": tmp_path / "cache", "say": lambda _: None}
+    pretrain(load_recipe("decoder-small", given), **more)
+    before = (tmp_path / "run" / "recipe.yaml").read_bytes()
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-4")
+    ways, save = [], Saver.save
+    monkeypatch.setattr(Saver, "save", lambda self, *rest: (ways.append(self.config.background), save(self, *rest)))
+    changed = {**given, "checkpoint.background": True, "checkpoint.sharded": False}
+    assert pretrain(load_recipe("decoder-small", changed), resume="auto", **more).counters.step == 4
+    assert ways == [True] and (tmp_path / "run" / "recipe.yaml").read_bytes() == before

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 import rankwork
+import torch
 
 from unmask.errors import UserError
+from unmask.loading import gather, load
+from unmask.tensors import named_once
 from unmask.train import checkpoint
 from unmask.train.ranks import Group, Patient, Ranks
+from unmask.train.sharded import Stored
 
 STEPS = ["budget.steps=6", "checkpoint.every=2"]
 
@@ -46,6 +50,9 @@ def test_torchrun_trains_one_run_that_one_process_continues(settings: list[str],
     assert err.count(" texts read in 6 updates, none twice") == 1 and "Traceback" not in err
     assert [x["step"] for x in rankwork.losses(tmp_path, "run")] == [1, 2, 3, 4, 5, 6]
     assert json.loads(Path("run/result.json").read_text())["step"] == 6
+    lm = load("run")  # from two ranks' files, here
+    assert len(list(Path("run/checkpoints/step-6").glob("model-*-of-00002.safetensors"))) == 2
+    assert lm.step == 6 and gather("run", "plain.safetensors")["tensors"] == len(named_once(lm.network)[0])
     # As if it had been stopped after update 4: one process without torchrun goes on from there.
     checkpoint._remove(tmp_path / "run" / "checkpoints" / "step-6")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -95,6 +102,26 @@ def test_t09_a_rank_that_dies_leaves_whole_checkpoints(settings: list[str], tmp_
     assert "resume=auto" in err and "Traceback" not in err
     newest, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
     assert newest is not None and checkpoint.read_state(newest)["step"] >= 6
+
+
+@pytest.mark.slow
+def test_t01_ranks_that_are_killed_while_they_save_all_the_time(settings: list[str], tmp_path: Path) -> None:
+    """SIGKILL to both, three times; each life writes shards meanwhile. The run is the uncut one, bit for bit."""
+    words = [*settings, *MEANWHILE, "budget.steps=40", "checkpoint.every=1", "checkpoint.keep=2", "model.dropout=0.1"]
+    program = ["-m", "unmask", "pretrain", "encoder-small", *words, "resume=auto"]
+    for life, lines in enumerate((4, 15, 29, None, None)):
+        out = "uncut" if life == 4 else "cut"
+        with rankwork.start([*program, f"out={out}"], 2) as ranks:
+            if lines is not None:
+                wait_for(Path(out, "metrics.jsonl"), ranks[0], lines)
+                time.sleep(0.01 * life)
+                continue  # which kills them
+            told = [process.communicate(timeout=240)[1] for process in ranks]
+            assert [process.returncode for process in ranks] == [0, 0], told
+    assert rankwork.losses(tmp_path, "cut") == rankwork.losses(tmp_path, "uncut")
+    for kind in (checkpoint.MODEL, checkpoint.OPTIMIZER):
+        cut, uncut = (Stored(tmp_path / out / "checkpoints" / "step-40", kind) for out in ("cut", "uncut"))
+        assert cut.keys() == uncut.keys() and all(torch.equal(cut[k][...], uncut[k][...]) for k in cut)
 
 
 def test_what_does_not_fit_is_one_sentence_of_rank_0(settings: list[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +204,6 @@ def test_torch_reads_a_checkpoint_of_shards(folder, two) -> None:
 
 
 def test_a_missing_or_damaged_part_is_no_checkpoint(folder, two, tmp_path: Path) -> None:
-    import shutil
-
     run = tmp_path / "checkpoints"
     for step in (2, 4, 6):
         shutil.copytree(place(folder, "sharded", step), run / f"step-{step}")
@@ -254,6 +254,24 @@ def test_files_are_those_of_the_library_byte_for_byte(tmp_path: Path, notes: dic
     save_file(tensors, tmp_path / "theirs", notes or None)
     save_tensors({**tensors, "turned": tensors["turned"].t().contiguous().t()}, tmp_path / "ours", **notes)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_one_tensor_is_here_at_a_time(tmp_path: Path) -> None:
+    """What is written may lie elsewhere: on a GPU, or in the files of many ranks."""
+    alive: list[weakref.ref[Tensor]] = []
+
+    class Elsewhere:
+        shape, dtype = (3, 2), torch.float32
+
+        def __getitem__(self, index: Any) -> Tensor:
+            alive[:] = [one for one in alive if one() is not None]
+            assert len(alive) <= 1
+            made = torch.full(self.shape, 7.0)
+            alive.append(weakref.ref(made))
+            return made
+
+    save_tensors({f"t{i}": Elsewhere() for i in range(5)}, tmp_path / "file")
+    assert len(load_file(tmp_path / "file")) == 5 and not [one for one in alive if one() is not None]
 
 
 # ---------------------------------------------------------------- stopped, and full disks

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from unmask.errors import UserError
@@ -101,19 +100,15 @@ def require_space(directory: Path, needed: int) -> None:
         raise cannot_write(directory, needed, OSError(errno.ENOSPC, "No space left on device"))
 
 
-def cannot_write(where: Path, needed: int, error: Exception) -> UserError:
+def cannot_write(where: Path, needed: int, error: OSError) -> UserError:
     """The one message for a failed write: what was needed and what is free."""
     free = shutil.disk_usage(next(p for p in (where, *where.absolute().parents) if p.exists())).free
-    text = str(error)
-    number = getattr(error, "errno", None)
-    found = re.search(r"os error (\d+)", text)  # safetensors reports its errno only in the text
-    number = int(found.group(1)) if number is None and found else number
-    if number in _FULL:
+    if (number := error.errno) in _FULL:
         return UserError(
             f"no room to write {where}: it needs {needed:,} bytes and {free:,} bytes are free "
             f"({os.strerror(number)}); earlier checkpoints are intact: free some space, then resume the run"
         )
-    return UserError(f"cannot write {where} ({text}); earlier checkpoints are intact: mend this, then resume the run")
+    return UserError(f"cannot write {where} ({error}); earlier checkpoints are intact: mend this, then resume the run")
 
 
 @dataclass(frozen=True)
@@ -193,7 +188,7 @@ class Writing:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise cannot_write(self.place, self.needed, error) from error
 
 

@@ -57,6 +57,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "encoder-small",
         {"objective.type": "replaced", "objective.sharing": "gdes", "model.tied_head": False},
     ),
+    "experts": (
+        "decoder-small",
+        {"model.experts": {"count": 3, "per_token": 2, "balance_loss": 0.1}},
+    ),
     "shared": (  # one layer at both depths of both networks
         "encoder-small",
         {

@@ -26,7 +26,7 @@ LOSS, GRADIENT = 1e-6, 1e-5
 CASES = ["spans", "mixture", "replaced"]
 FEW = {"case": "mixture", "train__batch_size": 2, "evaluation__every": 10}
 """About two rows an update, some of which have no text of a part."""
-AGAIN = ["masked", "spans", "shared"]
+AGAIN = ["masked", "spans", "shared", "experts"]
 DROPS = {"model__dropout": 0.1, "budget__steps": 10}
 Seen = dict[str, Any]
 

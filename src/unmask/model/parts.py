@@ -79,6 +79,16 @@ class Table(nn.Embedding):
         """Nothing: see `model.initialise`."""
 
 
+class Reports:
+    """What layers of experts report in a forward pass, in its order.
+
+    No list and no dataclass: of those FSDP2 gives every layer a copy, and what is appended to a copy is lost.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Routing] = []
+
+
 @dataclass(frozen=True)
 class Context:
     """What all layers of a stack share in one forward pass."""
@@ -95,7 +105,7 @@ class Context:
     cache: Cache | None = None
     drop: Drop | None = None
     drop_attention: Drop | None = None
-    routing: list[Routing] = field(default_factory=list)  # what layers of experts report
+    routing: Reports = field(default_factory=Reports)
     keys: Context | None = None  # of the tokens that keys come from, where those are not the queries' own
 
     @property

@@ -36,7 +36,7 @@ class Again(AbstractContextManager[None]):
         self.generators: list[torch.Generator] = list({id(d.generator): d.generator for d in drops}.values())
         self.first = [generator.get_state() for generator in self.generators]
         self.now: list[Tensor] = []
-        self.routing, self.reports = context.routing, 0
+        self.routing, self.reports = context.routing.found, 0
 
     def __enter__(self) -> None:
         self.now, self.reports = [generator.get_state() for generator in self.generators], len(self.routing)

@@ -105,7 +105,7 @@ class Stack(nn.Module):
                 given = below if c.ahead == "parallel" else [x, *ahead][-1]
                 ahead.append(module(given, embedded, stream, context, self.final_norm))
         if routing is not None:
-            routing.extend(context.routing)
+            routing.extend(context.routing.found)
         if states is not None:
             states[-1] = x
         return x

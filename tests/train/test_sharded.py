@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unmask.cli import app
 from unmask.errors import UserError
 from unmask.loading import gather
 from unmask.tensors import save_tensors
@@ -177,7 +178,7 @@ def test_rows_of_a_rank_are_those_of_chunk(rows: int, ranks: int) -> None:
 # ---------------------------------------------------------------- read elsewhere
 
 
-def test_a_gather_is_the_plain_file(folder, two, tmp_path: Path) -> None:
+def test_a_gather_is_the_plain_file(folder, two, tmp_path: Path, capsys) -> None:
     (folder / "sharded" / "recipe.yaml").write_text("{}")
     found = gather(folder / "sharded", tmp_path / "new" / "a.safetensors")
     assert (tmp_path / "new" / "a.safetensors").read_bytes() == (
@@ -188,6 +189,8 @@ def test_a_gather_is_the_plain_file(folder, two, tmp_path: Path) -> None:
         assert "generator.embedding.weight" in str(file.metadata()["aliases"])
     with pytest.raises(UserError, match=r"a\.safetensors is there already"):
         gather(folder / "sharded", tmp_path / "new" / "a.safetensors")
+    app(["gather", str(folder / "sharded"), str(tmp_path / "b.safetensors"), "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out) == {**found, "file": str(tmp_path / "b.safetensors")}
     with pytest.raises(UserError, match="no checkpoint '5'"):
         gather(folder / "sharded", tmp_path / "b", 5)
 

@@ -23,7 +23,7 @@ Moved = tuple[Tensor, Tensor]
 class Layout:
     """Every tensor is whole, and here."""
 
-    shared = False
+    sharded = False
     """Whether each rank holds rows of its own."""
 
     def whole(self, tensor: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Shards(Layout):
     n = 2,  R = 4    rows 0, 1, none, none
     """
 
-    shared = True
+    sharded = True
 
     def __init__(self) -> None:
         from torch.distributed.tensor import DTensor  # imported here: one process does not need it

@@ -4,7 +4,8 @@
 how many there are: an update is cut into micro-batches by arithmetic, rank r of R takes those numbered r, r + R, …,
 and what is small (norms, counts, sums of losses, a wish to stop) is added up over the ranks in double precision.
 
-Rank 0 alone speaks, and writes all but the rows of a checkpoint that others hold (`train.saver`). All ranks make the same decisions, from numbers that they share.
+Rank 0 alone speaks, and writes all but the rows of a checkpoint that others hold (`train.saver`). All ranks make the
+same decisions, from numbers that they share.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Saver:
 
     def __init__(self, checkpoints: Path, config: CheckpointConfig, ranks: Ranks, layout: Layout) -> None:
         self.checkpoints, self.config, self.ranks, self.layout = checkpoints, config, ranks, layout
-        self.sharded = config.sharded and layout.shared
+        self.sharded = config.sharded and layout.sharded
         self._pending: Pending | None = None
 
     def save(self, networks: nn.Module, optimizer: Optimizer, counters: Counters, plan: Plan | None) -> None:
@@ -112,7 +112,7 @@ class Saver:
         """What this rank writes of them; a copy of its own, where training goes on meanwhile."""
         there = tensors if self.sharded else self.layout.gathered(tensors, self.ranks.first)
         share = share_of(there, self.layout, self.ranks.first)
-        live = self.sharded or not self.layout.shared  # what was gathered is a copy already
+        live = self.sharded or not self.layout.sharded  # what was gathered is a copy already
         return copied(share) if self.config.background and live else share
 
     def between(self) -> None:

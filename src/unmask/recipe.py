@@ -15,6 +15,7 @@ from unmask.config import (
     CheckpointConfig,
     CorpusConfig,
     ModelConfig,
+    StageConfig,
     Strict,
     TokenizerConfig,
     TrainConfig,
@@ -22,6 +23,7 @@ from unmask.config import (
 from unmask.config.base import read_value
 from unmask.errors import UserError, nearest, one_line
 from unmask.objectives import AnyObjective
+from unmask.objectives.base import Shape
 
 
 class EvaluationConfig(Strict):
@@ -98,9 +100,46 @@ class Recipe(TextConfig):
             raise ValueError(fault)
         if self.compile and self.train.activation_checkpointing:
             raise ValueError("compile=true plans by itself what is computed again: drop train.activation_checkpointing")
+        if fault := self._stages_fault():
+            raise ValueError(fault)
         if self.checkpoint.only_best and not self.evaluation.every:
             raise ValueError("checkpoint.only_best asks for a held-out loss during training: set evaluation.every")
         return self
+
+    @property
+    def stages(self) -> list[StageConfig]:
+        """The run's stages, complete; of a run that names none, the one that it is."""
+        return [
+            StageConfig(
+                share=stage.share,
+                context=stage.context or self.context,
+                target_context=stage.target_context or self.target_context,
+                batch_size=stage.batch_size or self.train.batch_size,
+            )
+            for stage in self.train.stages or (StageConfig(share=1.0),)
+        ]
+
+    def shape(self, stage: StageConfig | None = None) -> Shape:
+        """Capacity of a row; in a stage of the run, its own."""
+        own = stage or StageConfig(share=1.0)
+        return self.objective.shape(own.context or self.context, own.target_context or self.target_context)
+
+    def _stages_fault(self) -> str:
+        """Why the stages do not go with the rest, or ""."""
+        whole = self.shape()
+        for k, stage in enumerate(self.stages, 1):
+            own = self.shape(stage)
+            if max(own.stream - whole.stream, own.source - whole.source) > 0:
+                return (
+                    f"train.stages, stage {k}: its rows of context={stage.context} go beyond those of the recipe's "
+                    f"context={self.context}: raise context (and target_context), or lower the stage's"
+                )
+        if self.train.stages and self.budget.minutes is not None:
+            return (
+                "budget.minutes times the first updates, and with train.stages later ones take another time: give "
+                "budget.steps, tokens, target_tokens or flops"
+            )
+        return ""
 
     def misfit(self) -> str:
         """Why model, objective and context do not go together, or ""; with `init` asked once the model is known."""
@@ -110,7 +149,7 @@ class Recipe(TextConfig):
                 f"context={longest} goes beyond model.max_position={self.model.max_position}: "
                 "raise max_position or shorten the context"
             )
-        two = self.objective.shape(self.context, self.target_context).source > 0
+        two = self.shape().source > 0
         if two != (self.model.num_source_layers > 0):
             need = "two stacks (model.num_source_layers)" if two else "one stack, or another objective or layout"
             return f"objective {self.objective.type} in this layout needs a model with {need}"
@@ -321,6 +360,9 @@ def _walk(loc: Sequence[Any], root: type[BaseModel] | None = None) -> tuple[list
         if named:
             keys.append(part)
             named = False
+            continue
+        if isinstance(part, int):  # the place in a list: of the same models
+            keys.append(part)
             continue
         tagged = [m for m in models if "type" in m.model_fields and part in get_args(m.model_fields["type"].annotation)]
         if tagged:

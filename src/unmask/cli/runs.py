@@ -73,11 +73,22 @@ def plan_lines(found: Mapping[str, Any]) -> Iterator[str]:
         "FLOPs": None if found["flops"] is None else f"{found['flops']:.3g}",
         "hours": f"{'–' if found['hours'] is None else _hours(found['hours'])} ({found['hours_are']})",
         "parameters": found["parameters"],
+        **({"stages": [_stage(row) for row in found["stages"]]} if len(found["stages"]) > 1 else {}),
         "disk": f"{in_bytes(found['disk']['bytes'])} ({found['disk']['checkpoints']} checkpoints at most, "
         f"{in_bytes(found['disk']['bytes_of_one'])} each; {in_bytes(found['disk']['bytes_written'])} written in all)",
         "memory": [{k: v if k == "with" else in_bytes(v) for k, v in row.items()} for row in found["memory"]],
     }
     yield from lines(shown)
+
+
+def _stage(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage; what an update holds, as whole numbers."""
+    whole = {f"{name.replace('_', ' ')} an update": f"{row[name]:,.0f}" for name in ("tokens", "target_tokens")}
+    return {
+        **{k: row[k] for k in ("updates", "context", "batch_size")},
+        **whole,
+        "FLOPs an update": f"{row['flops']:.3g}",
+    }
 
 
 def _times(found: Mapping[str, Any]) -> str:

@@ -114,6 +114,7 @@ class Trainer:
                 if self.counters.step:  # stopped while evaluating: that comes first
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
+                    self._enter()
                     line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
                     if self.ranks.first and self.gradients is not None and self.gradients.due(self.counters.step):
                         line["gradients"] = self._compare(self.gradients)
@@ -153,6 +154,18 @@ class Trainer:
     def _say(self, text: str) -> None:
         if self.progress is not None:
             self.progress.say(text)
+
+    def _enter(self) -> None:
+        """Tell of a stage that begins; what its shapes compile is no fault of the run."""
+        stages, step = self.settings.train.stages, self.counters.step
+        begins = self.settings.train.begins(self.plan.total_steps) if self.plan is not None else [0]
+        if len(begins) > 1 and step in begins:
+            self.compiled.expect()
+            k = begins.index(step)
+            self._say(
+                f"stage {k + 1} of {len(begins)}, from update {step + 1:,} on: context {stages[k].context}, "
+                f"{stages[k].batch_size} rows an update"
+            )
 
     # ------------------------------------------------------------ beginning
 
@@ -209,7 +222,7 @@ class Trainer:
             self.precision, self.precision_reason = self.plan.precision, self.plan.precision_reason
             return
         self.precision, self.precision_reason = choose_precision(settings.precision, settings.device, self.networks)
-        total = steps_within(settings.budget, self.batches, self.flops)
+        total = steps_within(settings.budget, self.batches, self.flops, settings.train.begins)
         if total is None:
             self.calibration = Calibration(settings.budget.minutes or 0.0, settings.train)
         else:

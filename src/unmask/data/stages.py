@@ -83,21 +83,16 @@ class Stages:
         """How often a run of so many updates has read each text (`Loader.coverage`), order by order."""
         if len(self.loaders) == 1:
             return self.loaders[0].coverage(steps)
+        orders: dict[int, list[tuple[int, Loader, int]]] = {}
+        for k, (loader, (first, end)) in enumerate(zip(self.loaders, self._spans(steps), strict=True), 1):
+            orders.setdefault(id(loader.order), []).append((k, loader, end - first))
         told = []
-        for first in self._orders():
-            own = [
-                (k, loader, b - a)
-                for k, (loader, (a, b)) in enumerate(zip(self.loaders, self._spans(steps), strict=True), 1)
-                if loader.order is first.order
-            ]
-            samples = None if len(own) == 1 else sum(n * loader.per_step for _, loader, n in own)
-            one = first.coverage(sum(n for *_, n in own), samples)
-            told += [f"stage {', '.join(str(k) for k, *_ in own)}: {one}"] if one is not None else []
+        for own in orders.values():
+            loader, updates = own[0][1], sum(n for *_, n in own)
+            samples = None if len(own) == 1 else sum(n * each.per_step for _, each, n in own)
+            if (one := loader.coverage(updates, samples)) is not None:
+                told.append(f"stage {', '.join(str(k) for k, *_ in own)}: {one}")
         return "; ".join(told) or None
-
-    def _orders(self) -> list[Loader]:
-        """The first loader of each order."""
-        return list({id(loader.order): loader for loader in reversed(self.loaders)}.values())[::-1]
 
     def _spans(self, steps: int) -> list[tuple[int, int]]:
         return list(pairwise([*self.begins(steps), steps]))

@@ -22,7 +22,7 @@ from unmask.train.spread import layers_apart
 
 ADAMW = {"train.optimizer": "adamw"}
 LOSS, GRADIENT = 1e-6, 1e-5
-CASES = ["spans", "mixture", "replaced"]
+CASES = ["spans", "mixture", "replaced", "staged"]
 FEW = {"case": "mixture", "train__batch_size": 2, "evaluation__every": 10}
 """About two rows an update, some of which have no text of a part."""
 Seen = dict[str, Any]

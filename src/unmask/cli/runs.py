@@ -82,12 +82,14 @@ def plan_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _stage(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage; what an update holds, as whole numbers."""
-    whole = {f"{name.replace('_', ' ')} an update": f"{row[name]:,.0f}" for name in ("tokens", "target_tokens")}
+    """A stage, and what an update of it holds."""
     return {
-        **{k: row[k] for k in ("updates", "context", "batch_size")},
-        **whole,
-        "FLOPs an update": f"{row['flops']:.3g}",
+        "updates": row["updates"],
+        "context": row["context"],
+        "rows an update": row["batch_size"],
+        "tokens": f"{row['tokens']:,.0f}",
+        "target tokens": f"{row['target_tokens']:,.0f}",
+        "FLOPs": f"{row['flops']:.3g}",
     }
 
 

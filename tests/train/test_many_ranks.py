@@ -51,7 +51,14 @@ def alone(folder: Path, one_thread: None) -> dict[str, Seen]:
         job("muon-1", train__optimizer="muon", budget__steps=1),
         job("bf16-2", train__grad_accumulation=2, precision="bf16", budget__steps=10),
     ]
-    return {j["out"]: rankwork.run(folder, j, Ranks()) for j in jobs}
+    found = {j["out"]: rankwork.run(folder, j, Ranks()) for j in jobs}
+    return {**found, "faults-1": rankwork.run(folder, faults(folder, "faults-1"), Ranks())}
+
+
+def faults(folder: Path, out: str, **more: Any) -> dict[str, Any]:
+    """A run that passes over updates whose gradient is larger than the third largest of `spans-1` was."""
+    norms = sorted(line["grad_norm"] for line in losses(folder, "spans-1"))
+    return job(out, "spans", train__at_fault="skip", train__skip_above=(norms[-3] + norms[-2]) / 2, **more)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +72,7 @@ def two(folder: Path, alone: dict[str, Seen]) -> dict[str, list[Seen]]:
         job("bf16-x2", precision="bf16", parallel="fsdp", budget__steps=10),
         *_cut("ddp"),
         *_cut("fsdp"),
+        *(faults(folder, f"faults-{how}-x2", parallel=how) for how in ("ddp", "fsdp")),
     ]
     return rankwork.work(folder, jobs, 2)
 
@@ -86,7 +94,7 @@ def four(folder: Path, two: dict[str, list[Seen]]) -> dict[str, list[Seen]]:
     jobs = [
         *(job(f"few-{how}-x4", parallel=how, **FEW) for how in ("ddp", "fsdp")),
         *(job(f"{c}-fsdp-x4", c, parallel="fsdp", budget__steps=10) for c in ("shared", "gdes")),
-        job("spans-ddp-x4", "spans", parallel="ddp"),
+        *(job(f"{case}-ddp-x4", case, parallel="ddp") for case in ("spans", "staged")),
         *(resumed(how, "x4") for how in ("ddp", "fsdp")),
     ]
     return rankwork.work(folder, jobs, 4)
@@ -119,9 +127,26 @@ def test_o26_accumulation_and_ranks_give_the_same_losses_and_gradients(folder, a
 
 
 def test_o26_four_ranks(folder, alone, four) -> None:
-    assert_equal(folder, "spans-1", "spans-ddp-x4", alone["spans-1"], four["spans-ddp-x4"][3])
+    for case in ("spans", "staged"):
+        assert_equal(folder, f"{case}-1", f"{case}-ddp-x4", alone[f"{case}-1"], four[f"{case}-ddp-x4"][3])
     for case in ("shared", "gdes"):
         assert_equal(folder, f"{case}-1", f"{case}-fsdp-x4", alone[f"{case}-1"], four[f"{case}-fsdp-x4"][2])
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_ranks_pass_over_the_same_updates(folder, alone, two, how: str) -> None:
+    """… and name the same texts, of the whole update."""
+    other = f"faults-{how}-x2"
+    skipped = alone["faults-1"]["counters"]["skipped"]
+    assert 0 < skipped < 20
+    for rank in two[other]:
+        assert rank["counters"]["skipped"] == skipped
+        assert_equal(folder, "faults-1", other, alone["faults-1"], rank)
+    files = [(folder / out / "faults.jsonl").read_text() for out in ("faults-1", other)]
+    named = [[json.loads(line) for line in file.splitlines()] for file in files]
+    assert len(named[0]) == len(named[1]) == skipped
+    for a, b in zip(*named, strict=True):
+        assert (a["step"], a["documents"]) == (b["step"], b["documents"]) and a["documents"]
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])

@@ -106,9 +106,16 @@ def training_batches(recipe: Recipe, text: Prepared) -> Stages:
     for stage in recipe.stages:
         shape = recipe.shape(stage)
         if shape not in made:
-            made[shape] = training_loader(recipe, text, shape, seed_of(recipe.seed, len(made)))
+            made[shape] = _ordered(recipe, text, shape, list(made.values()))
         loaders.append(made[shape].of_rows(stage.batch_size or recipe.train.batch_size))
     return Stages(loaders, recipe.train.begins)
+
+
+def _ordered(recipe: Recipe, text: Prepared, shape: Shape, others: list[Loader]) -> Loader:
+    """A loader of rows of a shape, in an order of its own; in that of another one that cuts the texts alike."""
+    own = training_loader(recipe, text, shape, seed_of(recipe.seed, len(others)))
+    alike = [k for k, other in enumerate(others) if own.pieces.same(other.pieces)]
+    return training_loader(recipe, text, shape, seed_of(recipe.seed, alike[0])) if alike else own
 
 
 def training_loader(recipe: Recipe, text: Prepared, shape: Shape | None = None, seed: int | None = None) -> Loader:

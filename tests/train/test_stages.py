@@ -171,6 +171,21 @@ def test_a_context_that_comes_back_goes_on_in_its_order(folder: Path) -> None:
     assert told is not None and told.startswith("stage 1, 3: about ") and "; stage 2: " in told
 
 
+def test_contexts_that_cut_no_text_share_an_order(folder: Path) -> None:
+    (folder / "short.txt").write_text("\n".join(f"line {i * i}" for i in range(900)))
+    given = [{"share": 0.5, "context": 16}, {"share": 0.5}]
+    recipe = asked(folder, train__stages=given, corpus=str(folder / "short.txt"), **{"corpus.document": "line"})
+    _, _, stages = built(recipe, folder)
+    index = [
+        {i for s in part for b in stages(s, s / 12) for i in b.samples.index.tolist()}
+        for part in (range(6), range(6, 12))
+    ]
+    assert not index[0] & index[1] and max(index[1]) < len(stages.loaders[0].pieces)
+    read = [t.tobytes() for s in range(12) for _, t in stages.texts(s, s / 12)]
+    assert len(read) == len(set(read)) > 100
+    assert str(stages.coverage(12)).startswith("stage 1, 2: about ")
+
+
 def test_the_texts_of_an_update_are_those_of_its_batches(folder: Path) -> None:
     _, _, stages = built(asked(folder, train__stages=LENGTHS), folder)
     for step in range(20):
@@ -339,21 +354,36 @@ def test_a_plan_and_a_run_tell_their_stages(folder: Path, tmp_path: Path, capsys
 
 def test_each_stage_may_compile_as_the_first_updates_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "eager")
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 64)  # torch's own bound, 8 for each function
     torch._dynamo.reset()
     counted, counters, said = compiled.Compilations(), Counters(), []
     module = toy.nn.Identity()
     module.forward = lambda x: 2 * x  # type: ignore[method-assign]
     counted.compile(module)
-    for update in range(20):
-        if update == 10:
-            assert counted.count == compiled.WARM + compiled.MOST
-            counted.expect()
-        x = torch.ones([1] * (update + 1))
-        counted.counted(lambda x=x: module(x), counters, said.append)
+    with torch._dynamo.config.patch(recompile_limit=64):  # torch's own bound is 8 for each function
+        for update in range(20):
+            if update == 10:
+                assert counted.count == compiled.WARM + compiled.MOST
+                counted.expect()
+            x = torch.ones([1] * (update + 1))
+            counted.counted(lambda x=x: module(x), counters, said.append)
     assert counters.compilations == 2 * (compiled.WARM + compiled.MOST) and len(said) == 2
     counted.close()
     torch._dynamo.reset()
+
+
+def test_a_run_in_stages_compiles_a_few_times(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first updates of a stage compile at most what those of a run do; nothing is left uncompiled for that."""
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+    found: list[int] = []
+    said: list[str] = []
+    for given in ([], [{"share": 0.5, "context": 16}, {"share": 0.5}]):
+        torch._dynamo.reset()
+        recipe = asked(folder, train__stages=given, compile=True, model__dropout=0, evaluation__every=0)
+        run = pretrain(recipe, out=tmp_path / str(len(given)), cache=folder / "cache", say=said.append)
+        found.append(run.counters.compilations)
+    torch._dynamo.reset()
+    assert 0 < found[0] <= found[1] <= 2 * found[0] + compiled.MOST
+    assert not any("runs uncompiled" in sentence for sentence in said)
 
 
 # ---------------------------------------------------------------- what is refused

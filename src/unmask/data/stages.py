@@ -6,7 +6,8 @@ of a run remain a pure function, whatever was built, cut or resumed before.
 
 Stages of one context share one order of texts, and a later one goes on where the earlier one stopped: no text is read
 twice in an epoch. A window of samples that a stage leaves amid is not taken up again, so up to 255 texts wait for the
-next epoch. Another context cuts the texts anew: it has an order, and epochs, of its own.
+next epoch. Another context cuts the texts anew: it has an order, and epochs, of its own, unless all texts are so short
+that they are the same ones.
 
     total 12, shares ½ ¼ ¼     updates 0 … 5     6 7 8           9 10 11
     contexts                   64                128             64
@@ -23,6 +24,7 @@ import numpy as np
 
 from unmask.batch import Batch
 from unmask.data.loader import Begin, Loader
+from unmask.data.sampling import Sampler
 from unmask.keyed import row_keys
 from unmask.objectives.mixture import Part
 
@@ -30,7 +32,7 @@ from unmask.objectives.mixture import Part
 class Stages:
     """Batches of a run of one stage or several; `stages(step, progress)` is a pure function like `Loader`'s.
 
-    loaders: one a stage; those that share an order of texts are of one `Loader.of_rows`.
+    loaders: one a stage; those with equal orders have the same texts.
     begins: total → the first update of every stage.
     """
 
@@ -58,7 +60,7 @@ class Stages:
         k = bisect_right(begins, step) - 1
         own = self.loaders[k]
         before = zip(self.loaders[:k], pairwise(begins[: k + 1]), strict=True)
-        return own, Begin(begins[k], sum(a.samples(end - at) for a, (at, end) in before if a.order is own.order))
+        return own, Begin(begins[k], sum(a.samples(end - at) for a, (at, end) in before if a.order == own.order))
 
     # ------------------------------------------------------------ what is said of them
 
@@ -83,9 +85,9 @@ class Stages:
         """How often a run of so many updates has read each text (`Loader.coverage`), order by order."""
         if len(self.loaders) == 1:
             return self.loaders[0].coverage(steps)
-        orders: dict[int, list[tuple[int, Loader, int]]] = {}
+        orders: dict[Sampler, list[tuple[int, Loader, int]]] = {}
         for k, (loader, (first, end)) in enumerate(zip(self.loaders, self._spans(steps), strict=True), 1):
-            orders.setdefault(id(loader.order), []).append((k, loader, end - first))
+            orders.setdefault(loader.order, []).append((k, loader, end - first))
         told = []
         for own in orders.values():
             loader, updates = own[0][1], sum(n for *_, n in own)

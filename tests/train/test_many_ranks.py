@@ -73,6 +73,7 @@ def two(folder: Path, alone: dict[str, Seen]) -> dict[str, list[Seen]]:
         *_cut("ddp"),
         *_cut("fsdp"),
         *(faults(folder, f"faults-{how}-x2", parallel=how) for how in ("ddp", "fsdp")),
+        job("minutes-x2", budget__steps=None, budget__minutes=0.01),
     ]
     return rankwork.work(folder, jobs, 2)
 
@@ -147,6 +148,15 @@ def test_ranks_pass_over_the_same_updates(folder, alone, two, how: str) -> None:
     assert len(named[0]) == len(named[1]) == skipped
     for a, b in zip(*named, strict=True):
         assert (a["step"], a["documents"]) == (b["step"], b["documents"]) and a["documents"]
+
+
+def test_minutes_are_the_same_updates_on_every_rank(folder, two) -> None:
+    """Each rank's clock is its own; what the first one has decides."""
+    plan = json.loads((folder / "minutes-x2" / "plan.json").read_text())
+    for rank in two["minutes-x2"]:
+        assert rank["counters"]["step"] == plan["total_steps"] >= plan["calibration_steps"] > 0
+        assert rank["counters"]["seconds"] == pytest.approx(two["minutes-x2"][0]["counters"]["seconds"], rel=0.5)
+    assert losses(folder, "minutes-x2")[-1]["step"] == plan["total_steps"]
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])

@@ -24,6 +24,7 @@ from unmask.config.base import read_value
 from unmask.errors import UserError, nearest, one_line
 from unmask.objectives import AnyObjective
 from unmask.objectives.base import Shape
+from unmask.objectives.rooms import no_room
 
 
 class EvaluationConfig(Strict):
@@ -126,15 +127,19 @@ class Recipe(TextConfig):
 
     def _stages_fault(self) -> str:
         """Why the stages do not go with the rest, or ""."""
+        if not self.train.stages:
+            return ""
         whole = self.shape()
         for k, stage in enumerate(self.stages, 1):
             own = self.shape(stage)
+            if self.objective.room(own) < 1:
+                return f"train.stages, stage {k}: {no_room(self.objective, own)}"
             if max(own.stream - whole.stream, own.source - whole.source) > 0:
                 return (
                     f"train.stages, stage {k}: its rows of context={stage.context} go beyond those of the recipe's "
                     f"context={self.context}: raise context (and target_context), or lower the stage's"
                 )
-        if self.train.stages and self.budget.minutes is not None:
+        if self.budget.minutes is not None:
             return (
                 "budget.minutes times the first updates, and with train.stages later ones take another time: give "
                 "budget.steps, tokens, target_tokens or flops"

@@ -394,6 +394,10 @@ def test_a_run_in_stages_compiles_a_few_times(folder: Path, tmp_path: Path, monk
     (["train.stages=[{share: 0.5, context: 64}, {share: 0.5}]"], "stage 1: its rows of context=64 go beyond those of "),
     (["train.stages=[{share: 0.5, context: 2}, {share: 0.5}]"], "train.stages.0.context=2 in recipe encoder-small"),
     (["train.stages=[{share: 0.5, length: 8}, {share: 0.5}]"], "unknown key 'train.stages.0.length'"),
+    (
+        ["objective.type=pairs", "objective.max_target=8", "train.stages=[{share: 0.5, context: 6}, {share: 0.5}]"],
+        "train.stages, stage 1: context=6 leaves no room for text under pairs",
+    ),
     (["train.stages=[{share: 1.5}, {share: -0.5}]"], "train.stages.0.share=1.5"),
     (["train.stages=0.5"], "train.stages=0.5"),
     (["train.stages=[{share: 0.5}, {share: 0.5}]", "budget.minutes=1"], "with train.stages later ones take another"),

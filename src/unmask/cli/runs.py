@@ -49,6 +49,8 @@ def _value(value: Any) -> str:
     """
     >>> _value(0.30000000000000004), _value(1200000), _value(True), _value([1, 2])
     ('0.3', '1,200,000', 'true', '[1, 2]')
+    >>> _value([{"share": 0.5, "context": None}])
+    '[{share: 0.5}]'
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -56,6 +58,9 @@ def _value(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        given = (f"{k}: {_value(v)}" for k, v in value.items() if v is not None)
+        return f"{{{', '.join(given)}}}"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 

@@ -12,9 +12,9 @@ from unmask.config import BudgetConfig, CheckpointConfig, TrainConfig
 from unmask.train.devices import Precision
 
 Batches = Callable[..., list[Batch]]
-"""(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function. Where an update is cut up for
-ranks, it is called with a third argument: the numbers of the micro-batches to build, a range whose end is how many the
-update has (`data.loader.Loader`)."""
+"""(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function. Progress is step / total, 0
+while the total is not known. Where an update is cut up for ranks, it is called with a third argument: the numbers of
+the micro-batches to build, a range whose end is how many the update has (`data.loader.Loader`)."""
 
 
 @dataclass

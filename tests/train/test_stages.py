@@ -53,6 +53,7 @@ TINY: dict[str, Any] = {
 }
 LENGTHS = [{"share": 0.4, "context": 16, "batch_size": 16}, {"share": 0.3}, {"share": 0.3, "batch_size": 3}]
 BATCHES = [{"share": 0.25, "batch_size": 2}, {"share": 0.25, "batch_size": 5}, {"share": 0.5}]
+PAIRS = ["objective.type=pairs", "objective.layout=causal", "objective.max_target=8"]
 PARTS = {"clm": {"type": "causal", "until": 0.8}, "mlm": {"type": "masked", "from": 0.3}}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "masked": ("encoder-small", {"objective.type": "masked"}),
@@ -395,7 +396,7 @@ def test_a_run_in_stages_compiles_a_few_times(folder: Path, tmp_path: Path, monk
     (["train.stages=[{share: 0.5, context: 2}, {share: 0.5}]"], "train.stages.0.context=2 in recipe encoder-small"),
     (["train.stages=[{share: 0.5, length: 8}, {share: 0.5}]"], "unknown key 'train.stages.0.length'"),
     (
-        ["objective.type=pairs", "objective.max_target=8", "train.stages=[{share: 0.5, context: 6}, {share: 0.5}]"],
+        [*PAIRS, "train.stages=[{share: 0.5, context: 6}, {share: 0.5}]"],
         "train.stages, stage 1: context=6 leaves no room for text under pairs",
     ),
     (["train.stages=[{share: 1.5}, {share: -0.5}]"], "train.stages.0.share=1.5"),

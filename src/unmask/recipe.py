@@ -20,7 +20,7 @@ from unmask.config import (
     TokenizerConfig,
     TrainConfig,
 )
-from unmask.config.base import read_value
+from unmask.config.base import read_value, read_yaml
 from unmask.errors import UserError, nearest, one_line
 from unmask.objectives import AnyObjective
 from unmask.objectives.base import Shape
@@ -183,7 +183,7 @@ def values_of(name: str | Path) -> tuple[dict[str, Any], str]:
     """What a recipe's file says, unchecked, and what to call it in a sentence."""
     text, where = _read(str(name))
     try:
-        values = yaml.safe_load(text)
+        values = read_yaml(text)
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not YAML: {one_line(error)}") from error
     if not isinstance(values, dict):

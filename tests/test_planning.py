@@ -93,6 +93,15 @@ def test_who_writes_checkpoints_and_what_is_copied_for_it(place: Path) -> None:
     assert [row[2] for row in saving(4, checkpoint__background=True)] in ([4, 1], [4, 0])  # rounded down
 
 
+def test_memory_is_that_of_the_stage_that_keeps_most(place: Path) -> None:
+    stages = [{"share": 0.5, "context": 16}, {"share": 0.3, "batch_size": 32}, {"share": 0.2}]
+    found = plan(recipe(place, budget__steps=10, train__stages=stages), cache=place / "cache")
+    large = plan(recipe(place, budget__steps=10, train__batch_size=32), cache=place / "cache")
+    assert found["memory"] == large["memory"]
+    assert [row["updates"] for row in found["stages"]] == [5, 3, 2] and len(large["stages"]) == 1
+    assert found["tokens"] == pytest.approx(sum(r["updates"] * r["tokens"] for r in found["stages"]), abs=1)
+
+
 def test_hours_are_an_estimate_and_say_by_what(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = recipe(place, budget__steps=1000)
     timed = plan(asked, cache=place / "cache")

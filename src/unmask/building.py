@@ -12,6 +12,7 @@ from torch import nn
 from unmask.config import ModelConfig
 from unmask.data.loader import Loader
 from unmask.data.shards import Prepared
+from unmask.data.stages import Stages, seed_of
 from unmask.data.targets import counts_by_part
 from unmask.data.text import absolute
 from unmask.errors import UserError
@@ -36,7 +37,7 @@ from unmask.train.trainer import Trainer
 def build(
     recipe: Recipe,
     text: Prepared,
-    loader: Loader,
+    batches: Loader | Stages,
     out: Path,
     progress: Progress | None = None,
     classes: Classes | None = None,
@@ -46,7 +47,8 @@ def build(
 
     classes: told of what is measured during training; what it says goes to `progress`.
     """
-    objective, train, ranks = recipe.objective, recipe.train, ranks or Ranks()
+    objective, ranks = recipe.objective, ranks or Ranks()
+    train = recipe.train.model_copy(update={"stages": tuple(recipe.stages)})
     networks = networks_of(objective, recipe.model, recipe.seed)
     settings = Settings(
         train,
@@ -58,7 +60,7 @@ def build(
         recipe.compile,
     )
     run_with(networks, recipe.attention, train.activation_checkpointing, settings.device)
-    evaluate = evaluator(recipe, text, loader.shape)
+    evaluate = evaluator(recipe, text, recipe.shape())
 
     def figures(networks: nn.ModuleDict) -> dict[str, float]:
         found = evaluate(networks)
@@ -70,7 +72,7 @@ def build(
     trainer = Trainer(
         networks,
         program_of(objective),
-        loader,
+        batches,
         lambda batch: batch_flops(recipe.model, batch, objective),
         settings,
         out,
@@ -79,7 +81,7 @@ def build(
         norms_of(objective),
         Gradients(recipe.evaluation.gradients_every) if recipe.evaluation.gradients_every else None,
         ranks,
-        lambda step, progress: _texts(loader, text, step, progress),
+        lambda step, progress: _texts(batches, text, step, progress),
     )
     return trainer, evaluate
 
@@ -88,25 +90,44 @@ BEGINS = 12
 """Tokens that tell which text is meant."""
 
 
-def _texts(loader: Loader, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
+def _texts(batches: Loader | Stages, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
     """The texts that an update reads: each one's document and first words."""
     decode = text.tokenizer.decode
     return [
         {"document": document, "begins": decode(tokens[:BEGINS].tolist())}
-        for document, tokens in loader.texts(step, progress)
+        for document, tokens in batches.texts(step, progress)
     ]
 
 
-def training_loader(recipe: Recipe, text: Prepared) -> Loader:
-    """The batches of a resolved recipe."""
+def training_batches(recipe: Recipe, text: Prepared) -> Stages:
+    """The batches of a resolved recipe's run."""
+    made: dict[Shape, Loader] = {}
+    loaders = []
+    for stage in recipe.stages:
+        shape = recipe.shape(stage)
+        if shape not in made:
+            made[shape] = _ordered(recipe, text, shape, list(made.values()))
+        loaders.append(made[shape].of_rows(stage.batch_size or recipe.train.batch_size))
+    return Stages(loaders, recipe.train.begins)
+
+
+def _ordered(recipe: Recipe, text: Prepared, shape: Shape, others: list[Loader]) -> Loader:
+    """A loader of rows of a shape, in an order of its own; in that of another one that cuts the texts alike."""
+    own = training_loader(recipe, text, shape, seed_of(recipe.seed, len(others)))
+    alike = [k for k, other in enumerate(others) if own.pieces.same(other.pieces)]
+    return training_loader(recipe, text, shape, seed_of(recipe.seed, alike[0])) if alike else own
+
+
+def training_loader(recipe: Recipe, text: Prepared, shape: Shape | None = None, seed: int | None = None) -> Loader:
+    """The batches of a resolved recipe without its stages; of rows of another shape, in another order."""
     objective = recipe.objective
     return Loader(
         text.train,
         objective,
         _vocabulary(recipe, text),
-        objective.shape(recipe.context, recipe.target_context),
+        shape or recipe.shape(),
         rows=recipe.train.batch_size,
-        seed=recipe.seed,
+        seed=recipe.seed if seed is None else seed,
         micro=recipe.train.grad_accumulation,
         sources=text.train.first,
         mix=recipe.corpus,

@@ -307,6 +307,8 @@ class LM:
         the stock class has no place for), `own_code` and `step`.
         """
         one_line(license=license, language=language, dataset=datasets)
+        if any(p.dtype != torch.float32 for p in self.network.parameters()):
+            raise UserError("this model was loaded in bf16, which rounds its weights: load it in fp32 to export it")
         place = Path(directory)
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UserError(f"{place} already holds files: give another directory, or empty it")

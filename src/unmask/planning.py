@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ import torch
 from torch import nn
 
 from unmask.batch import Batch
-from unmask.building import resolve, training_loader
-from unmask.config import BudgetConfig
-from unmask.data.loader import Loader
+from unmask.building import resolve, training_batches
+from unmask.config import BudgetConfig, StageConfig
+from unmask.data.stages import Stages
 from unmask.errors import UserError
 from unmask.model.cost import activation_numbers
 from unmask.networks import batch_flops, networks_of, run_with
@@ -31,12 +32,14 @@ from unmask.tensors import named_once
 from unmask.train import checkpoint, peak
 from unmask.train.devices import choose_device, choose_precision, to_device
 from unmask.train.optim import Optimizer
-from unmask.train.plan import given, steps_within
+from unmask.train.plan import given, spread, steps_within
 from unmask.train.room import Room, most_at_once, writers, written
 from unmask.vocabulary import logits_bytes
 
 SAMPLE = 16
-"""Updates whose batches are built to tell what an update holds."""
+"""Updates of a stage whose batches are built to tell what an update holds."""
+PER = "tokens", "target_tokens", "flops"
+"""What is told of an update."""
 TIMED = 3
 """Updates that are timed; the first, which pays for allocations, is not counted."""
 PATIENCE = 20.0
@@ -65,23 +68,25 @@ def plan(
     peak.check(peak_flops)
     recipe, text, _ = begin(recipe, cache, say)
     recipe = resolve(recipe, text.tokenizer)
-    loader = training_loader(recipe, text)
-    loader.require_sound()
+    batches = training_batches(recipe, text)
+    batches.require_sound()
     outline = _outline(recipe)
     flops = lambda batch: batch_flops(recipe.model, batch, recipe.objective)
-    steps = steps_within(recipe.budget, loader, flops)
-    update = _update(loader, flops, steps)
-    pace, known = _seconds(recipe, loader, update["flops"], outline, ranks, peak_flops)
+    steps = steps_within(recipe.budget, batches, flops, recipe.train.begins)
+    stages = _stages(recipe, batches, flops, steps)
+    updates = sum(stage["updates"] for stage in stages)
+    update = {name: sum(stage["updates"] * stage[name] for stage in stages) / updates for name in PER}
+    pace, known = _seconds(recipe, batches, update["flops"], outline, ranks, peak_flops)
     minutes = recipe.budget.minutes
     if minutes is not None and pace is not None:
         steps = max(1, int(60 * minutes / pace))
     size = sum(p.numel() for p in outline.parameters())
-    per = "tokens", "target_tokens", "flops"
     return {
         "budget": given(recipe.budget),
         "steps": steps,
         "steps_are": _counted_by(recipe.budget),
-        **{name: None if steps is None else round(steps * update[name]) for name in per},
+        **{name: None if steps is None else round(steps * update[name]) for name in PER},
+        "stages": stages,
         "training_text_tokens": len(text.train.tokens),
         "hours": None if steps is None or pace is None else steps * pace / 3600,
         "hours_are": known,
@@ -109,25 +114,33 @@ def _counted_by(budget: BudgetConfig) -> str:
     )
 
 
-def _update(loader: Loader, flops: Callable[[Batch], float], steps: int | None) -> dict[str, float]:
-    """What an update holds on average: of `SAMPLE` spread evenly over the run, or of its first ones."""
+def _stages(
+    recipe: Recipe, batches: Stages, flops: Callable[[Batch], float], steps: int | None
+) -> list[dict[str, Any]]:
+    """Of each stage its settings, and what an update holds: of `SAMPLE` spread evenly over it.
+
+    steps: of the run; None, in minutes: its first ones are looked at.
+    """
     total = steps or SAMPLE
-    sample = sorted({i * total // SAMPLE for i in range(SAMPLE)})
-    found = {"tokens": 0.0, "target_tokens": 0.0, "flops": 0.0}
-    for step in sample:
-        for batch in loader(step, step / total):
-            counts = batch.counts()
-            found["tokens"] += counts["tokens"] / len(sample)
-            found["target_tokens"] += counts["target_tokens"] / len(sample)
-            found["flops"] += flops(batch) / len(sample)
-    return found
+    ends = [*recipe.train.begins(total), total]
+    rows = []
+    for stage, (first, end) in zip(recipe.stages, pairwise(ends), strict=True):
+        sample = spread(first, end, SAMPLE)
+        found = dict.fromkeys(PER, 0.0)
+        for step in sample:
+            for batch in batches(step, step / total):
+                for name, amount in (*batch.counts().items(), ("flops", flops(batch))):
+                    found[name] += amount / len(sample)
+        settings = {"context": stage.context, "batch_size": stage.batch_size}
+        rows.append({"updates": end - first, **settings, **found})
+    return rows
 
 
 # ---------------------------------------------------------------- hours
 
 
 def _seconds(
-    recipe: Recipe, loader: Loader, flops: float, outline: nn.ModuleDict, ranks: int, asked: str | float | None
+    recipe: Recipe, batches: Stages, flops: float, outline: nn.ModuleDict, ranks: int, asked: str | float | None
 ) -> tuple[float | None, str]:
     """(seconds of an update or None, how that is known)."""
     device = choose_device(recipe.device)
@@ -137,7 +150,7 @@ def _seconds(
     held = 16 * sum(p.numel() for p in outline.parameters())
     if TIMED * flops / SLOW.get(device.type, 2e10) > PATIENCE or held > _free_memory(device) / 2:
         return None, f"not estimated: too much to try here; give peak_flops= (an update is {flops:.2g} FLOPs)"
-    alone = _timed(recipe, loader, device, precision)
+    alone = _timed(recipe, batches, flops, device, precision)
     if ranks == 1:
         return alone, f"an estimate: {TIMED - 1} updates timed on {device.type} in {precision}"
     return alone / ranks, f"an estimate: {TIMED - 1} updates timed on {device.type}, divided by {ranks} ranks"
@@ -153,16 +166,22 @@ def _free_memory(device: torch.device) -> float:
         return 4e9
 
 
-def _timed(recipe: Recipe, loader: Loader, device: torch.device, precision: str) -> float:
-    """Seconds of one update of networks that are thrown away."""
+def _timed(recipe: Recipe, batches: Stages, flops: float, device: torch.device, precision: str) -> float:
+    """Seconds of one update of networks that are thrown away.
+
+    flops: of an update, on average; one that is timed is the first stage's, and counts by its share of them.
+    """
     networks = networks_of(recipe.objective, recipe.model, recipe.seed).to(device)
     run_with(networks, recipe.attention, recipe.train.activation_checkpointing, device)
     optimizer, program = Optimizer(networks, recipe.train), program_of(recipe.objective)
     times = []
+    first = flops
+    if recipe.train.stages:
+        first = sum(batch_flops(recipe.model, batch, recipe.objective) for s in (0, 1) for batch in batches(s)) / 2
     for step in range(TIMED):
         began = time.perf_counter()
         optimizer.zero()
-        for batch in loader(step, 0.0):
+        for batch in batches(step, 0.0):
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 terms = program(dict(networks.items()), to_device(batch, device), None)
             asked = [t.sum * (t.coefficient / t.norm) for t in terms.values() if t.norm and t.sum.requires_grad]
@@ -171,7 +190,7 @@ def _timed(recipe: Recipe, loader: Loader, device: torch.device, precision: str)
         optimizer.gradient_norm(recipe.train.clip_norm)  # read on the host: what was queued is done
         optimizer.step(1.0)
         times.append(time.perf_counter() - began)
-    return sum(times[1:]) / len(times[1:])
+    return sum(times[1:]) / len(times[1:]) * (flops / first)
 
 
 # ---------------------------------------------------------------- memory and disk
@@ -202,12 +221,19 @@ def _memory(recipe: Recipe, outline: nn.ModuleDict, ranks: int) -> list[dict[str
 
 
 def _activations(recipe: Recipe, shares: int) -> int:
-    """Bytes in fp32 that the forward pass of one micro-batch of one of `shares` processes keeps, about."""
-    shape = recipe.objective.shape(recipe.context, recipe.target_context)
-    rows = max(1, -(-recipe.train.batch_size // (recipe.train.grad_accumulation * shares)))
-    each = recipe.objective.networks(recipe.model).values()
+    """Bytes in fp32 that the forward pass of one micro-batch of one of `shares` processes keeps, about; of the stage
+    that keeps most."""
     again = recipe.train.activation_checkpointing
-    return sum(4 * rows * activation_numbers(config, shape.stream, shape.source, recompute=again) for config in each)
+
+    def kept(stage: StageConfig) -> int:
+        shape, rows = recipe.shape(stage), stage.batch_size or recipe.train.batch_size
+        rows = max(1, -(-rows // (recipe.train.grad_accumulation * shares)))
+        each = recipe.objective.networks(recipe.model).values()
+        return sum(
+            4 * rows * activation_numbers(config, shape.stream, shape.source, recompute=again) for config in each
+        )
+
+    return max(map(kept, recipe.stages))
 
 
 def _disk(recipe: Recipe, outline: nn.ModuleDict, steps: int | None, ranks: int) -> dict[str, int]:

@@ -15,13 +15,16 @@ from unmask.config import (
     CheckpointConfig,
     CorpusConfig,
     ModelConfig,
+    StageConfig,
     Strict,
     TokenizerConfig,
     TrainConfig,
 )
-from unmask.config.base import read_value
+from unmask.config.base import read_value, read_yaml
 from unmask.errors import UserError, nearest, one_line
 from unmask.objectives import AnyObjective
+from unmask.objectives.base import Shape
+from unmask.objectives.rooms import no_room
 
 
 class EvaluationConfig(Strict):
@@ -75,7 +78,9 @@ class Recipe(TextConfig):
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """bf16 = autocast; weights and optimizer stay fp32. auto follows the processor."""
-    compile: bool = False
+    compile: Literal["auto"] | bool = False
+    """torch.compile. auto: of a run of half an hour or more the first updates are timed both ways, and what pays is
+    written into the run's plan."""
     attention: Literal["auto", "flex", "dense"] = "auto"
     """The kernel of self-attention in training. flex = FlexAttention wherever it can (CUDA alone); auto = there, where
     rows need a mask; dense = never."""
@@ -96,11 +101,52 @@ class Recipe(TextConfig):
     def _parts_fit(self) -> Recipe:
         if self.init is None and (fault := self.misfit()):
             raise ValueError(fault)
-        if self.compile and self.train.activation_checkpointing:
+        if self.compile is True and self.train.activation_checkpointing:
             raise ValueError("compile=true plans by itself what is computed again: drop train.activation_checkpointing")
+        if fault := self._stages_fault():
+            raise ValueError(fault)
         if self.checkpoint.only_best and not self.evaluation.every:
             raise ValueError("checkpoint.only_best asks for a held-out loss during training: set evaluation.every")
         return self
+
+    @property
+    def stages(self) -> list[StageConfig]:
+        """The run's stages, complete; of a run that names none, the one that it is."""
+        return [
+            StageConfig(
+                share=stage.share,
+                context=stage.context or self.context,
+                target_context=stage.target_context or self.target_context,
+                batch_size=stage.batch_size or self.train.batch_size,
+            )
+            for stage in self.train.stages or (StageConfig(share=1.0),)
+        ]
+
+    def shape(self, stage: StageConfig | None = None) -> Shape:
+        """Capacity of a row; in a stage of the run, its own."""
+        own = stage or StageConfig(share=1.0)
+        return self.objective.shape(own.context or self.context, own.target_context or self.target_context)
+
+    def _stages_fault(self) -> str:
+        """Why the stages do not go with the rest, or ""."""
+        if not self.train.stages:
+            return ""
+        whole = self.shape()
+        for k, stage in enumerate(self.stages, 1):
+            own = self.shape(stage)
+            if self.objective.room(own) < 1:
+                return f"train.stages, stage {k}: {no_room(self.objective, own)}"
+            if max(own.stream - whole.stream, own.source - whole.source) > 0:
+                return (
+                    f"train.stages, stage {k}: its rows of context={stage.context} go beyond those of the recipe's "
+                    f"context={self.context}: raise context (and target_context), or lower the stage's"
+                )
+        if self.budget.minutes is not None:
+            return (
+                "budget.minutes times the first updates, and with train.stages later ones take another time: give "
+                "budget.steps, tokens, target_tokens or flops"
+            )
+        return ""
 
     def misfit(self) -> str:
         """Why model, objective and context do not go together, or ""; with `init` asked once the model is known."""
@@ -110,7 +156,7 @@ class Recipe(TextConfig):
                 f"context={longest} goes beyond model.max_position={self.model.max_position}: "
                 "raise max_position or shorten the context"
             )
-        two = self.objective.shape(self.context, self.target_context).source > 0
+        two = self.shape().source > 0
         if two != (self.model.num_source_layers > 0):
             need = "two stacks (model.num_source_layers)" if two else "one stack, or another objective or layout"
             return f"objective {self.objective.type} in this layout needs a model with {need}"
@@ -139,7 +185,7 @@ def values_of(name: str | Path) -> tuple[dict[str, Any], str]:
     """What a recipe's file says, unchecked, and what to call it in a sentence."""
     text, where = _read(str(name))
     try:
-        values = yaml.safe_load(text)
+        values = read_yaml(text)
     except yaml.YAMLError as error:
         raise UserError(f"{where} is not YAML: {one_line(error)}") from error
     if not isinstance(values, dict):
@@ -321,6 +367,9 @@ def _walk(loc: Sequence[Any], root: type[BaseModel] | None = None) -> tuple[list
         if named:
             keys.append(part)
             named = False
+            continue
+        if isinstance(part, int):  # the place in a list: of the same models
+            keys.append(part)
             continue
         tagged = [m for m in models if "type" in m.model_fields and part in get_args(m.model_fields["type"].annotation)]
         if tagged:

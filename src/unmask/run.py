@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from unmask import initial
-from unmask.building import build, evaluator, resolve, training_loader
+from unmask.building import build, evaluator, resolve, training_batches, training_loader
 from unmask.config import SourceConfig, TokenizerConfig
 from unmask.data.cache import cache_folder
-from unmask.data.loader import Loader
 from unmask.data.misfit import misfits
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
+from unmask.data.stages import Stages
 from unmask.data.targets import counts_by_part, require_columns
 from unmask.directory import (
     FORMAT,
@@ -71,6 +71,7 @@ __all__ = [
     "resolve",
     "resume_run",
     "stored_recipe",
+    "training_batches",
     "training_loader",
 ]
 
@@ -146,10 +147,10 @@ def _trained(
         lambda: begin(asked, cache, say) if before is None else _continue(asked, before, out, cache, say)
     )
     recipe = resolve(recipe, text.tokenizer)
-    loader = training_loader(recipe, text)
-    loader.require_sound()
+    batches = training_batches(recipe, text)
+    batches.require_sound()
     classes = Classes(recipe.train.warmup_steps)
-    trainer, evaluate = build(recipe, text, loader, out, progress, classes, ranks)
+    trainer, evaluate = build(recipe, text, batches, out, progress, classes, ranks)
     trainer.loggers = Loggers(out, logs, recipe.model_dump(mode="json"), say)
     progress.peak = _peak(peak_flops, trainer)
     try:
@@ -162,7 +163,7 @@ def _trained(
             if recipe.init is not None and (given is None or not ranks.first):
                 initial.again(trainer.networks, out)  # what rank 0 kept
             if ranks.first:
-                _announce(recipe, text, loader, trainer, say)
+                _announce(recipe, text, batches, trainer, say)
         trainer.run(resume=before is not None)
     except Exception as error:
         if before is None and trainer.counters.step == 0 and ranks.first:
@@ -171,10 +172,10 @@ def _trained(
     held = trainer.measured(evaluate)
     for sentence in classes(trainer.counters.step, held.terms, last=True):
         say(sentence)
-    if told := loader.coverage(trainer.counters.step):
+    if told := batches.coverage(trainer.counters.step):
         say(told)
     say(f"{trainer.counters.checkpoint_bytes:,} bytes were written into checkpoints")
-    if recipe.compile:
+    if trainer.counters.compilations:
         say(f"compiled {trainer.counters.compilations} times")
     with ranks.together():
         return _finish(recipe, trainer, held, out, say)
@@ -187,20 +188,20 @@ def _peak(asked: str | float | None, trainer: Trainer) -> peak.Peak | None:
     return peak.peak_of(asked, settings.device, precision)
 
 
-def _announce(recipe: Recipe, text: Prepared, loader: Loader, trainer: Trainer, say: Callable[[str], None]) -> None:
+def _announce(recipe: Recipe, text: Prepared, batches: Stages, trainer: Trainer, say: Callable[[str], None]) -> None:
     """Say what is about to be trained, on what and where."""
     each = sizes(trainer.networks)
     trained = " and ".join(f"{n:,} ({name})" if len(each) > 1 else f"{n:,}" for name, n in each.items())
     size, where = len(text.train.tokens), trainer.settings.device
     say(f"{trainer.out}: {recipe.objective.type}, {trained} parameters, {size:,} training tokens, on {where}")
     if len(text.train.sources) > 1:
-        say(loader.mixture([s.name for s in text.train.sources], recipe.budget.steps))
-    for sentence in (*loader.notes, *misfits(text)):
+        say(batches.mixture([s.name for s in text.train.sources], recipe.budget.steps))
+    for sentence in (*batches.notes, *misfits(text)):
         say(sentence)
-    counts = counts_by_part(loader.parts, text.train)
+    counts = counts_by_part(batches.parts, text.train)
     found = {
         name: unigram_entropy(counts[name], text.tokenizer.vocabulary)
-        for name, part in loader.parts.items()
+        for name, part in batches.parts.items()
         if any(head.over == "vocabulary" for head in part.heads())
     }
     if found:
@@ -246,7 +247,7 @@ def _with_controls(recipe: Recipe, tokenizer: Tokenizer | TokenizerConfig) -> To
         tokenizer = Tokenizer.load(tokenizer.file)
         words = started(recipe.objective, words_of(tokenizer, recipe.start, recipe.end) or tokenizer.vocabulary)
         require_controls(recipe.objective, words, tokenizer, str(recipe.tokenizer.file))
-    shape = recipe.objective.shape(recipe.context, recipe.target_context)
+    shape = recipe.shape()
     if isinstance(tokenizer, TokenizerConfig):
         require_extra(recipe.objective, tokenizer)
         require_sentinels(recipe.objective, shape, tokenizer.sentinels, "set tokenizer.sentinels={}")

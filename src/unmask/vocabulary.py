@@ -17,6 +17,8 @@ TINY = 1e-30
 """A probability below it has lost digits to underflow in fp32."""
 FINE = 256
 """Tokens whose shares are summed at once when a token is drawn."""
+ROWS = 1024
+"""Rows of a table that are added to at once."""
 
 
 class Sampled(NamedTuple):
@@ -85,10 +87,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         table = weight.to(x.dtype)
         total = torch.zeros((), dtype=torch.float32 if x.dtype != torch.float64 else torch.float64, device=x.device)
         dx = torch.empty_like(x) if learns else None
-        dweight = torch.zeros_like(weight) if learns else None
+        # The first chunk fills it: zeros that are added to would be written and read for nothing.
+        dweight = (torch.empty_like if len(x) else torch.zeros_like)(weight) if learns else None
         dbias = torch.zeros_like(bias) if learns and bias is not None else None
         sampled: list[Sampled] = []
-        for part in _slices(len(x), _chunk(len(weight))):
+        for part in _slices(len(x), _even(len(x), _chunk(len(weight)))):
             logits = x[part] @ table.t()
             losses, tokens, right = _to_gradient(
                 logits, bias, value[part], w[part] if learns else None, cap, _of(draw, part)
@@ -98,10 +101,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if dx is None or dweight is None:
                 continue
             dx[part] = logits @ table
-            if logits.dtype == dweight.dtype:
-                dweight.addmm_(logits.t(), x[part])
-            else:  # bf16 products are added in fp32: a bf16 sum over chunks would lose a bit for every four
-                dweight += logits.t() @ x[part]
+            _add_product(dweight, logits.t(), x[part], first=part.start == 0)
             if dbias is not None:
                 dbias += logits.sum(0)
         ctx.save_for_backward(dx, dweight, dbias)
@@ -115,6 +115,32 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         dx, dweight, dbias = (None if g is None else g * scale for g in ctx.saved_tensors)
         return dx, dweight, dbias, None, None, None, None, None
+
+
+def _even(n: int, most: int) -> int:
+    """The rows of each of the fewest equal chunks, of at most so many, that n rows make.
+
+    >>> _even(614, 549), _even(549, 549), _even(0, 549)
+    (307, 549, 1)
+    """
+    return max(1, -(-n // max(1, -(-n // most))))
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+    """total (V, d) += left (V, n) @ right (n, d), or = where it is the first: bf16 products are added in fp32.
+
+    A bf16 sum over chunks would lose a bit for every four. Rows are cast as they are added, a few at a time on a CPU,
+    which would write all of them down in fp32 before it adds.
+    """
+    if left.dtype == total.dtype:
+        torch.addmm(total, left, right, beta=0 if first else 1, out=total)
+        return
+    product = left @ right
+    if first:
+        total.copy_(product)
+        return
+    for rows in _slices(len(total), ROWS if total.device.type == "cpu" else len(total)):
+        total[rows] += product[rows]
 
 
 def _slices(n: int, step: int) -> Iterator[slice]:

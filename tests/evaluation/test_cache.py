@@ -47,11 +47,19 @@ def double(name: str, scheme: str) -> LM:
     return lm
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", WRITERS)
-def test_f13_cached_logits_equal_those_of_full_passes(name: str, scheme: str) -> None:
-    """Unequal prompts in one batch, token by token; a row leaves and the others change places on the way."""
+def test_f13_cached_logits_equal_those_of_full_passes(
+    name: str, scheme: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unequal prompts in one batch, token by token; a row leaves and the others change places on the way.
+
+    whole: as in 16 bits on a CPU, where layers get the cache's buffers with their empty places.
+    """
     lm = double(name, scheme)
+    if whole:
+        monkeypatch.setattr("unmask.model.transformer.explicit_kernel", lambda *given: True)
     assert lm.tokenizer is not None and lm.objective is not None
     v, spans = lm.vocabulary, lm.objective.plan == "infill"
     ids = lm.tokenizer.encode_batch(PROMPTS)
@@ -64,6 +72,7 @@ def test_f13_cached_logits_equal_those_of_full_passes(name: str, scheme: str) ->
     written = np.random.default_rng(1).integers(10, 200, (7, 3))
     with torch.no_grad():
         steps = Steps(lm, begin)
+        assert steps.cache.whole == whole
         for step, tokens in enumerate(written.tolist()):
             log_p = steps.logits().log_softmax(-1).numpy()
             for row, (prompt, text) in zip(log_p, held, strict=True):
@@ -116,3 +125,23 @@ def test_f12_logits_with_either_padding(name: str, scheme: str) -> None:
         for found, real in ((right, slice(0, 3)), (left, slice(6, 9))):
             torch.testing.assert_close(found[0], alone[0], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(found[1, slice(0, 4) if more else real], alone[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_model_held_in_bf16_writes_with_half_the_cache_and_about_the_same_numbers(name: str) -> None:
+    lm = model_of(name, positions="rotary")
+    assert lm.tokenizer is not None
+    ids = [Start(e, np.zeros(0, np.int32), 0) for e in lm.tokenizer.encode_batch(PROMPTS)]
+    if lm.objective is not None and lm.objective.plan == "infill":
+        pytest.skip("its prompts end with a sentinel")
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        lm.network.to(dtype)
+        with torch.no_grad():
+            steps = Steps(lm, ids)
+            steps.add([10, 11, 12])
+            found.append((steps.logits().log_softmax(-1), steps.cache))
+    (exact, wide), (near, narrow) = found
+    held = lambda cache: sum(x.nbytes for pair in [*cache.layers.values(), *cache.memory.values()] for x in pair)
+    assert held(wide) == 2 * held(narrow)
+    assert 0 < (exact.exp() - near.exp()).abs().max() < 0.01

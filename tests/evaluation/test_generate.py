@@ -151,7 +151,7 @@ def test_what_cannot_be_written_is_said() -> None:
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, lm: LM, *words: str) -> Result:
-    monkeypatch.setattr("unmask.loading.load", lambda run, network: lm)
+    monkeypatch.setattr("unmask.loading.load", lambda run, **given: lm)
     return CliRunner().invoke(app, words)
 
 

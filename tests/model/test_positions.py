@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from unmask.model.fused import rotate
 from unmask.model.positions import (
     Alibi,
     RelativeBuckets,
@@ -12,7 +13,6 @@ from unmask.model.positions import (
     neighbours,
     relative_bucket,
     rotary,
-    rotate,
     sinusoids,
 )
 

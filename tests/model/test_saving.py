@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, Head
 from unmask.errors import UserError
+from unmask.loading import load
 from unmask.model.interop import export_hf, load_hf
 from unmask.model.transformer import Transformer
 from unmask.train import checkpoint
@@ -140,3 +141,14 @@ def test_f08_files_of_the_bare_body_are_mapped(name: str, tmp_path: Path) -> Non
     batch = Batch(stream_of(), {}, {})
     with torch.no_grad():
         assert torch.equal(again(batch)["stream"], first(batch)["stream"])
+
+
+def test_a_model_loaded_in_bf16_is_asked_and_not_exported(tmp_path: Path) -> None:
+    export_hf(model("gpt2", True), tmp_path / "exact")
+    exact, near = (load(tmp_path / "exact", precision=p) for p in ("fp32", "bf16"))  # type: ignore[arg-type]
+    assert {p.dtype for p in near.network.parameters()} == {torch.bfloat16}
+    ids = [[5, 6, 7, 8]]
+    assert 0 < (exact.logits(ids) - near.logits(ids).float()).abs().max() < 0.05
+    with pytest.raises(UserError, match="load it in fp32 to export it"):
+        near.export(tmp_path / "written")
+    assert not (tmp_path / "written").exists()

@@ -25,7 +25,7 @@ from torch import Tensor
 from unmask.data.prepare import prepare
 from unmask.errors import UserError
 from unmask.recipe import load_recipe
-from unmask.run import build, resolve, training_loader
+from unmask.run import build, resolve, training_batches
 from unmask.train import compiled, sharded
 from unmask.train.ranks import Ranks, session
 from unmask.train.trainer import Trainer
@@ -53,6 +53,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"objective.type": "mixture", "objective.parts": {"clm": {"type": "causal"}, "mlm": {"type": "masked"}}},
     ),
     "replaced": ("encoder-small", {"objective.type": "replaced", "objective.sharing": "embeddings"}),
+    "staged": (  # two networks, whose rows and batches change on the way
+        "encoder-small",
+        {
+            "objective.type": "replaced",
+            "train.stages": [{"share": 0.4, "context": 16, "batch_size": 12}, {"share": 0.6, "batch_size": 6}],
+        },
+    ),
     "gdes": (
         "encoder-small",
         {"objective.type": "replaced", "objective.sharing": "gdes", "model.tied_head": False},
@@ -89,7 +96,7 @@ def trainer(folder: Path, out: str, case: str, ranks: Ranks, more: dict[str, Any
         lambda: prepare(recipe.corpus, recipe.valid, recipe.tokenizer, folder / "cache", lambda _: None)
     )
     recipe = resolve(recipe, text.tokenizer)
-    return build(recipe, text, training_loader(recipe, text), folder / out, None, None, ranks)[0]
+    return build(recipe, text, training_batches(recipe, text), folder / out, None, None, ranks)[0]
 
 
 def watch(t: Trainer) -> dict[str, Any]:

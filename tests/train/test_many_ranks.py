@@ -23,7 +23,7 @@ from unmask.train.spread import layers_apart
 
 ADAMW = {"train.optimizer": "adamw"}
 LOSS, GRADIENT = 1e-6, 1e-5
-CASES = ["spans", "mixture", "replaced"]
+CASES = ["spans", "mixture", "replaced", "staged"]
 FEW = {"case": "mixture", "train__batch_size": 2, "evaluation__every": 10}
 """About two rows an update, some of which have no text of a part."""
 AGAIN = ["masked", "spans", "shared", "experts"]
@@ -55,7 +55,14 @@ def alone(folder: Path, one_thread: None) -> dict[str, Seen]:
         job("bf16-2", train__grad_accumulation=2, precision="bf16", budget__steps=10),
         *(job(f"{case}-plain", case, train__grad_accumulation=4, **DROPS) for case in AGAIN),
     ]
-    return {j["out"]: rankwork.run(folder, j, Ranks()) for j in jobs}
+    found = {j["out"]: rankwork.run(folder, j, Ranks()) for j in jobs}
+    return {**found, "faults-1": rankwork.run(folder, faults(folder, "faults-1"), Ranks())}
+
+
+def faults(folder: Path, out: str, **more: Any) -> dict[str, Any]:
+    """A run that passes over updates whose gradient is larger than the third largest of `spans-1` was."""
+    norms = sorted(line["grad_norm"] for line in losses(folder, "spans-1"))
+    return job(out, "spans", train__at_fault="skip", train__skip_above=(norms[-3] + norms[-2]) / 2, **more)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +77,8 @@ def two(folder: Path, alone: dict[str, Seen]) -> dict[str, list[Seen]]:
         job("bf16-x2", precision="bf16", parallel="fsdp", budget__steps=10),
         *_cut("ddp"),
         *_cut("fsdp"),
+        *(faults(folder, f"faults-{how}-x2", parallel=how) for how in ("ddp", "fsdp")),
+        job("minutes-x2", budget__steps=None, budget__minutes=0.01),
     ]
     return rankwork.work(folder, jobs, 2)
 
@@ -97,7 +106,7 @@ def four(folder: Path, two: dict[str, list[Seen]]) -> dict[str, list[Seen]]:
     jobs = [
         *(job(f"few-{how}-x4", parallel=how, **FEW) for how in ("ddp", "fsdp")),
         *(job(f"{c}-fsdp-x4", c, parallel="fsdp", budget__steps=10) for c in ("shared", "gdes")),
-        job("spans-ddp-x4", "spans", parallel="ddp"),
+        *(job(f"{case}-ddp-x4", case, parallel="ddp") for case in ("spans", "staged")),
         *(resumed(how, "x4") for how in ("ddp", "fsdp")),
     ]
     return rankwork.work(folder, jobs, 4)
@@ -130,9 +139,35 @@ def test_o26_accumulation_and_ranks_give_the_same_losses_and_gradients(folder, a
 
 
 def test_o26_four_ranks(folder, alone, four) -> None:
-    assert_equal(folder, "spans-1", "spans-ddp-x4", alone["spans-1"], four["spans-ddp-x4"][3])
+    for case in ("spans", "staged"):
+        assert_equal(folder, f"{case}-1", f"{case}-ddp-x4", alone[f"{case}-1"], four[f"{case}-ddp-x4"][3])
     for case in ("shared", "gdes"):
         assert_equal(folder, f"{case}-1", f"{case}-fsdp-x4", alone[f"{case}-1"], four[f"{case}-fsdp-x4"][2])
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_ranks_pass_over_the_same_updates(folder, alone, two, how: str) -> None:
+    """… and name the same texts, of the whole update."""
+    other = f"faults-{how}-x2"
+    skipped = alone["faults-1"]["counters"]["skipped"]
+    assert 0 < skipped < 20
+    for rank in two[other]:
+        assert rank["counters"]["skipped"] == skipped
+        assert_equal(folder, "faults-1", other, alone["faults-1"], rank)
+    files = [(folder / out / "faults.jsonl").read_text() for out in ("faults-1", other)]
+    named = [[json.loads(line) for line in file.splitlines()] for file in files]
+    assert len(named[0]) == len(named[1]) == skipped
+    for a, b in zip(*named, strict=True):
+        assert (a["step"], a["documents"]) == (b["step"], b["documents"]) and a["documents"]
+
+
+def test_minutes_are_the_same_updates_on_every_rank(folder, two) -> None:
+    """Each rank's clock is its own; what the first one has decides."""
+    plan = json.loads((folder / "minutes-x2" / "plan.json").read_text())
+    for rank in two["minutes-x2"]:
+        assert rank["counters"]["step"] == plan["total_steps"] >= plan["calibration_steps"] > 0
+        assert rank["counters"]["seconds"] == pytest.approx(two["minutes-x2"][0]["counters"]["seconds"], rel=0.5)
+    assert losses(folder, "minutes-x2")[-1]["step"] == plan["total_steps"]
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from unmask.train import checkpoint, hooks, sharded
 from unmask.train.hooks import Evaluation, Metrics
 from unmask.train.plan import read_plan
+from unmask.train.schedule import factor
 
 OPTIONS = {"steps": 60, "dropout": 0.2, "micro": 2, "every": 3, "keep": 2, "evaluate_every": 7}
 
@@ -266,6 +267,28 @@ def test_minutes_fix_the_step_count_and_a_resumed_run_replays_it(tmp_path) -> No
     make("b").run(resume=True)
     assert seen["b"] == seen["a"][2:]
     assert_same_run(tmp_path / "a", tmp_path / "b", plan.total_steps)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
+def test_minutes_end_on_time_with_a_finished_schedule(tmp_path, monkeypatch, schedule: str) -> None:
+    """By a clock that the batches turn on: the first two updates are slow, the others take 0.4, 0.5 or 0.6 s."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    t = toy.trainer(tmp_path, budget={"minutes": 2}, warmup_steps=10, schedule=schedule, final_lr=0.1)
+    build = t.batches
+
+    def costly(step, progress):
+        clock[0] += 3.0 if step < 2 else (0.4, 0.5, 0.6)[step % 3]
+        return build(step, progress)
+
+    t.batches = costly
+    counters = t.run()
+    plan, config = read_plan(tmp_path / "plan.json"), t.settings.train
+    assert plan.calibration_steps == 5 and plan.seconds_per_step == pytest.approx(0.5)
+    assert plan.total_steps == counters.step and abs(counters.seconds - 120) <= 0.6
+    rates = [line["lr"] / config.learning_rate for line in toy.metrics(tmp_path)]
+    assert rates == pytest.approx([factor(s, counters.step, config) for s in range(counters.step)])
+    assert rates[-1] == pytest.approx(0.1) and max(rates) == 1
 
 
 def test_minutes_killed_before_the_calibration_start_again(tmp_path) -> None:

@@ -34,6 +34,10 @@ SETTINGS = {
 RUNS = {
     "masked": {"objective.type": "masked"},
     "two networks": {"objective.type": "replaced"},  # ELECTRA: a generator and a discriminator
+    "stages": {
+        "objective.type": "masked",
+        "train.stages": "[{share: 0.4, context: 16, batch_size: 12}, {share: 0.3}, {share: 0.3, batch_size: 4}]",
+    },
 }
 
 

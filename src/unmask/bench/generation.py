@@ -1,9 +1,10 @@
 """Rows of generation: greedy continuations of 8 prompts of 512 tokens by 64 tokens each, with a cache on both sides.
 
-Both sides load the same weights. Ours is the public way from texts to texts (`evaluation.generate.generations`), in its
-own defaults; the peer's is `generate` of `transformers`, given ids. That takes no mask that opens the prompt, so the
-peer's prefix model is a loop of its own forward passes, the first under a 4-D mask, which is the least it can cost. No
-text ends early: the rows of control tokens in the peer's head are 0, so neither side has to forbid what it never likes.
+Both sides load the same weights. Ours is the public way from texts to texts (`evaluation.generate.generations`) of a
+model loaded with precision=auto; the peer's is `generate` of `transformers`, given ids. That takes no mask that opens
+the prompt, so the peer's prefix model is a loop of its own forward passes, the first under a 4-D mask, which is the
+least it can cost. No text ends early: the rows of control tokens in the peer's head are 0, so neither side has to
+forbid what it never likes.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from unmask.objectives import Causal, PrefixLM
 from unmask.objectives.base import Objective
 from unmask.tokens.special import ROLES
 from unmask.tokens.tokenizer import Tokenizer
+from unmask.train.devices import Precision, hold
 
 TOKENIZER = "tokenizer.json"
 CONTROLS = len(ROLES)
@@ -102,10 +104,11 @@ def prepare(kind: Kind, size: Size, folder: Path) -> None:
 # ---------------------------------------------------------------- ours
 
 
-def ours(kind: Kind, size: Size, folder: Path) -> tuple[LM, list[str]]:
+def ours(kind: Kind, size: Size, folder: Path, precision: Precision = "fp32") -> tuple[LM, list[str]]:
     """Our model, and the prompts as texts."""
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     network, _ = load_hf(folder / WEIGHTS)
+    hold(network, precision, torch.device("cpu"))
     room = size.tokens + 1
     lm = LM(network.eval(), size.source + room, tokenizer, kind.objective, target_context=room if kind.two else None)
     return lm, [tokenizer.decode(ids) for ids in read(folder)["prompts"].tolist()]
@@ -125,14 +128,16 @@ def cache_bytes(lm: LM, prompts: list[str], tokens: int) -> tuple[int, int]:
         steps = Steps(lm, begin, tokens)
     each = cache_numbers(lm.config)
     source = 0 if steps.source is None else steps.source.tokens.shape[1]
-    numbers = steps.cache.capacity * (each.token + each.local + 4) + source * each.source  # 4: `Keys`, a vector each
-    return steps.cache.nbytes, 4 * len(begin) * numbers
+    numbers = steps.cache.capacity * (each.token + each.local) + source * each.source
+    keys = 4 * 4 * steps.cache.capacity  # `Keys`: four vectors
+    return steps.cache.nbytes, len(begin) * (next(lm.network.parameters()).itemsize * numbers + keys)
 
 
 def _ours(kind: Kind, size: Size) -> Callable[[Path], Worker]:
     def make(folder: Path) -> Worker:
-        lm, prompts = ours(kind, size, folder)
-        about = {"precision": "fp32", "cache bytes": cache_bytes(lm, prompts, size.tokens)[0]}
+        lm, prompts = ours(kind, size, folder, "auto")
+        held = str(next(lm.network.parameters()).dtype)
+        about = {"precision": held, "cache bytes": cache_bytes(lm, prompts, size.tokens)[0]}
         return _worker(size, lambda rows, tokens: write(lm, prompts[:rows], tokens), about)
 
     return make

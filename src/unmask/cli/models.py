@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -234,6 +234,9 @@ def generate(
     length: Annotated[
         int | None, typer.Option(help="Masked models: tokens to write.", min=1, show_default="max-tokens")
     ] = None,
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"], typer.Option(help="Of weights and layers; auto: bf16 where that is faster.")
+    ] = "fp32",
     mode: ModeName = None,
     network: NetworkName = None,
     as_json: Json = False,
@@ -248,7 +251,7 @@ def generate(
     rule = rule_of(temperature, top_k, top_p, seed, beams, length_penalty, unmasking=unmasking)
     asked = f"max_tokens={max_tokens}" if length is None else f"length={length}"
     max_tokens = max_tokens if length is None else length
-    prompts, lm = list(prompt or [""]), load(run, network=network).told(mode)
+    prompts, lm = list(prompt or [""]), load(run, network=network, precision=precision).told(mode)
     found = n_best(lm, prompts, rule, best, max_tokens, stop or [], min_tokens=min_tokens)
     written = [g for texts in found for g in texts]
     apart = not continues(lm, rule)

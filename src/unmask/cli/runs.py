@@ -49,6 +49,8 @@ def _value(value: Any) -> str:
     """
     >>> _value(0.30000000000000004), _value(1200000), _value(True), _value([1, 2])
     ('0.3', '1,200,000', 'true', '[1, 2]')
+    >>> _value([{"share": 0.5, "context": None}])
+    '[{share: 0.5}]'
     """
     if isinstance(value, bool):
         return str(value).lower()
@@ -56,6 +58,9 @@ def _value(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        given = (f"{k}: {_value(v)}" for k, v in value.items() if v is not None)
+        return f"{{{', '.join(given)}}}"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
@@ -73,6 +78,7 @@ def plan_lines(found: Mapping[str, Any]) -> Iterator[str]:
         "FLOPs": None if found["flops"] is None else f"{found['flops']:.3g}",
         "hours": f"{'–' if found['hours'] is None else _hours(found['hours'])} ({found['hours_are']})",
         "parameters": found["parameters"],
+        **({"stages": [_stage(row) for row in found["stages"]]} if len(found["stages"]) > 1 else {}),
         "disk": f"{in_bytes(found['disk']['bytes'])} ({found['disk']['checkpoints']} checkpoints at most, "
         f"{in_bytes(found['disk']['bytes_of_one'])} each; {in_bytes(found['disk']['bytes_written'])} written in all)",
         "memory": [{k: v if k == "with" else in_bytes(v) for k, v in row.items()} for row in found["memory"]],
@@ -88,6 +94,18 @@ def plan_lines(found: Mapping[str, Any]) -> Iterator[str]:
         ],
     }
     yield from lines(shown)
+
+
+def _stage(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage, and what an update of it holds."""
+    return {
+        "updates": row["updates"],
+        "context": row["context"],
+        "rows an update": row["batch_size"],
+        "tokens": f"{row['tokens']:,.0f}",
+        "target tokens": f"{row['target_tokens']:,.0f}",
+        "FLOPs": f"{row['flops']:.3g}",
+    }
 
 
 def _times(found: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ class _Measured:
         self.checkpoints = place / "checkpoints"
         self.recipe = recipe = stored_recipe(place)
         self.text = halved(prepared(place, spec.cache), spec.half)
-        self.evaluate = evaluator(recipe, self.text, recipe.objective.shape(recipe.context, recipe.target_context))
+        self.evaluate = evaluator(recipe, self.text, recipe.shape())
         self.networks = networks_of(recipe.objective, recipe.model)
 
     def loss(self, step: int) -> HeldOut:

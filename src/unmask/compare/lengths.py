@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from unmask.batch import Batch
-from unmask.building import resolve, training_loader
+from unmask.building import resolve, training_batches
 from unmask.config import BudgetConfig, CheckpointConfig
 from unmask.data.shards import Prepared
 from unmask.errors import UserError
 from unmask.networks import batch_flops
 from unmask.recipe import Recipe
-from unmask.train.plan import steps_within
+from unmask.train.plan import mean_cost, steps_within
 
 EXACT = 1024
 """Updates that are all built and added up; of a longer run as many are, spread evenly over it."""
@@ -39,7 +37,7 @@ class Budget:
                 raise UserError("budget.minutes: no update could be timed in so short a time, so give more minutes")
             return max(1, int(60 * self.amount / self.seconds))
         recipe = resolve(recipe, text.tokenizer)
-        loader = training_loader(recipe, text)
+        loader = training_batches(recipe, text)
 
         def flops(batch: Batch) -> float:
             return batch_flops(recipe.model, batch, recipe.objective)
@@ -49,9 +47,9 @@ class Budget:
             return sum(flops(b) if self.unit == "flops" else b.counts()[self.unit] for b in batches)
 
         given = BudgetConfig.model_validate({self.unit: self.amount})
-        about = steps_within(given, loader, flops) or 1
+        about = steps_within(given, loader, flops, recipe.train.begins) or 1
         if about > EXACT:
-            return max(1, round(self.amount / float(np.mean([cost(s) for s in spread(about, EXACT)]))))
+            return max(1, round(self.amount / mean_cost(recipe.train.begins(about), about, EXACT, cost)))
         spent, step, last = 0.0, 0, 0.0
         while spent < self.amount:
             last = cost(step)
@@ -71,15 +69,6 @@ def shortened(recipe: Recipe, updates: int, share: float, count: int) -> tuple[R
         train = train.model_copy(update={"warmup_steps": round(train.warmup_steps * share)})
     checkpoint = CheckpointConfig(at=tuple(at))
     return recipe.model_copy(update={"train": train, "budget": BudgetConfig(steps=steps), "checkpoint": checkpoint}), at
-
-
-def spread(updates: int, count: int) -> list[int]:
-    """`count` updates spread evenly over a run; all of a shorter one.
-
-    >>> spread(10, 4), spread(3, 4)
-    ([0, 2, 5, 7], [0, 1, 2])
-    """
-    return sorted({i * updates // count for i in range(count)})
 
 
 def milestones(updates: int, count: int) -> list[int]:

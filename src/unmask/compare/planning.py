@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from unmask.building import resolve, training_loader
+from unmask.building import resolve, training_batches
 from unmask.compare.contamination import contamination
 from unmask.compare.halves import LEAST
-from unmask.compare.lengths import milestones, spread
+from unmask.compare.lengths import milestones
 from unmask.compare.settings import Study
 from unmask.config import Strict
 from unmask.data.shards import Prepared
@@ -21,6 +21,7 @@ from unmask.networks import batch_flops
 from unmask.recipe import Recipe
 from unmask.run import begin
 from unmask.train.checkpoint import write_json
+from unmask.train.plan import mean_cost
 
 PLAN = "plan.json"
 SAMPLE = 16
@@ -65,6 +66,7 @@ def planned(
     found: dict[str, Planned] = {}
     texts: dict[str, Prepared] = {}
     losses: dict[str, str] = {}
+    _require_one_stage(study)
     seconds = pace() if "minutes" in study.budget else {}
     for name in study.entries:
         try:
@@ -102,9 +104,22 @@ def planned(
 
 def _flops(recipe: Recipe, text: Prepared, updates: int) -> float:
     """About, of a run of so many updates."""
-    loader, some = training_loader(recipe, text), spread(updates, SAMPLE)
-    each = (batch_flops(recipe.model, b, recipe.objective) for s in some for b in loader(s, s / updates))
-    return updates * sum(each) / len(some)
+    batches = training_batches(recipe, text)
+
+    def flops(step: int) -> float:
+        return sum(batch_flops(recipe.model, b, recipe.objective) for b in batches(step, step / updates))
+
+    return updates * mean_cost(recipe.train.begins(updates), updates, SAMPLE, flops)
+
+
+def _require_one_stage(study: Study) -> None:
+    """Where the budget is in minutes: an update is timed at the start of a run, and stages differ."""
+    for name in study.entries if "minutes" in study.budget else ():
+        if study.recipe(name).train.stages:
+            raise UserError(
+                f"entry {name}: budget.minutes times the first updates, and with train.stages later ones take another "
+                "time: give budget.steps, tokens, target_tokens or flops"
+            )
 
 
 def _once(say: Say) -> Say:

@@ -33,7 +33,7 @@ from pydantic import Field
 from unmask.compare.functions import function, is_function, meant
 from unmask.compare.lengths import Budget
 from unmask.config import Strict
-from unmask.config.base import flat
+from unmask.config.base import flat, read_yaml
 from unmask.data.text import absolute
 from unmask.errors import UserError, near_file, nearest
 from unmask.evaluation.suites import SUITES
@@ -194,7 +194,7 @@ def _listed(file: str) -> tuple[list[_Entry], dict[str, Any]] | None:
     if file in shipped() or not Path(file).is_file():
         return None
     try:
-        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        values = read_yaml(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict) or "entries" not in values:

@@ -7,7 +7,7 @@ the objective (`unmask.objectives`), and a whole recipe in `unmask.recipe`.
 from unmask.config.base import Strict
 from unmask.config.model import Activation, ModelConfig, Visibility
 from unmask.config.text import CorpusConfig, FilterConfig, Kind, SourceConfig, Split, TokenizerConfig
-from unmask.config.train import BudgetConfig, CheckpointConfig, TrainConfig
+from unmask.config.train import BudgetConfig, CheckpointConfig, StageConfig, TrainConfig
 
 __all__ = [
     "Activation",
@@ -19,6 +19,7 @@ __all__ = [
     "ModelConfig",
     "SourceConfig",
     "Split",
+    "StageConfig",
     "Strict",
     "TokenizerConfig",
     "TrainConfig",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,22 +30,34 @@ def flat(values: Mapping[str, Any], prefix: str = "", join: str = ".") -> dict[s
     return out
 
 
-def read_value(text: str) -> Any:
-    """What a setting's text says, as YAML, but for numbers that YAML 1.1 takes for text; None = nothing.
+class _Yaml(yaml.SafeLoader):
+    """YAML with numbers such as 1e-3, which its version 1.1 takes for text."""
 
-    >>> [read_value(text) for text in ("7", ".2", "1e-3", "[1, 2]", "true", "much", "")]
-    [7, 0.2, 0.001, [1, 2], True, 'much', None]
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(text: str) -> Any:
+    """What a file of settings says; yaml.YAMLError where it is none.
+
+    >>> read_yaml("lr: [1e-3, 2.5E4, .1e1, 7]")
+    {'lr': [0.001, 25000.0, 1.0, 7]}
+    """
+    return yaml.load(text, _Yaml)
+
+
+def read_value(text: str) -> Any:
+    """What a setting's text says, as YAML; None = nothing.
+
+    >>> [read_value(text) for text in ("7", ".2", "1e-3", "[1e-3, 2]", "true", "much", "")]
+    [7, 0.2, 0.001, [0.001, 2], True, 'much', None]
     """
     try:
-        value = yaml.safe_load(text) if text else None
+        return read_yaml(text) if text else None
     except yaml.YAMLError:
-        value = text
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return text
-    return value
+        return text
 
 
 def finite(value: float | None) -> float | None:

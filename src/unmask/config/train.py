@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from unmask.config.base import Strict
+
+
+class StageConfig(Strict):
+    """A part of a run with a context or a batch size of its own; what is not given is the recipe's."""
+
+    share: float = Field(gt=0, le=1)
+    """Of the run's updates."""
+    context: int | None = Field(None, ge=4)
+    """At most the recipe's; short rows first are sequence-length warm-up."""
+    target_context: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, ge=1)
+    """Small batches first are batch-size warm-up."""
 
 
 class TrainConfig(Strict):
@@ -45,6 +58,23 @@ class TrainConfig(Strict):
     """Share of the run that wsd spends falling."""
     final_lr: float = Field(0.0, ge=0, le=1)
     """Last rate as a share of the peak."""
+    stages: tuple[StageConfig, ...] = ()
+    """Stages of the run, one after the other; none = one, of the recipe's context and batch size. The learning rate
+    goes by the update alone."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> TrainConfig:
+        if self.stages and abs((total := sum(stage.share for stage in self.stages)) - 1) > 1e-6:
+            raise ValueError(f"the shares of stages make {total:g}, and must make 1, the whole run")
+        return self
+
+    def begins(self, total: int) -> list[int]:
+        """The first update of every stage in a run of `total`.
+
+        >>> TrainConfig(stages=({"share": 0.7}, {"share": 0.3})).begins(9), TrainConfig().begins(9)
+        ([0, 6], [0])
+        """
+        return [0, *(round(total * share) for share in accumulate(stage.share for stage in self.stages[:-1]))]
 
 
 class BudgetConfig(Strict):

@@ -7,6 +7,7 @@ is found by arithmetic, and short texts find room beside long ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -68,6 +69,19 @@ class Lane:
     targets: Targets | None
 
 
+@dataclass(frozen=True)
+class Begin:
+    """Where the updates of a loader begin in a run that has others before it (`data.stages`)."""
+
+    update: int = 0
+    """The run's number of its first update."""
+    sample: int = 0
+    """The number in its order of the first sample."""
+
+
+BEGINNING = Begin()
+
+
 class Loader:
     """Batches of one text under one objective. `loader(step, progress)` is a pure function.
 
@@ -118,9 +132,19 @@ class Loader:
         self.lanes = [self._lane(part, seed, shuffle, kept, words) for part in self.parts.values()]
         self.separator = vocabulary.need("sep") if self.pieces.joined is not None else None
         self.micro = micro
-        self.per_step = max(1, round(rows / self._rows_a_sample()))
-        self.steps = 1 if objective.moves else max(1, _WINDOW // self.per_step)
+        self.rows_a_sample = self._rows_a_sample()
+        self._deal_out(rows)
+
+    def _deal_out(self, rows: int) -> None:
+        self.per_step = max(1, round(rows / self.rows_a_sample))
+        self.steps = 1 if self.objective.moves else max(1, _WINDOW // self.per_step)
         self.window = lru_cache(maxsize=4)(self._window)
+
+    def of_rows(self, rows: int) -> Loader:
+        """The same texts in the same order, at other rows an update."""
+        other = copy(self)
+        other._deal_out(rows)
+        return other
 
     def _pieces(self, room: int, sources: Sequence[int]) -> Pieces:
         """The texts as the objective wants them cut."""
@@ -186,28 +210,33 @@ class Loader:
                 )
         return out
 
-    def texts(self, step: int, progress: float = 0.0) -> list[tuple[int, np.ndarray]]:
+    def texts(self, step: int, progress: float = 0.0, begin: Begin = BEGINNING) -> list[tuple[int, np.ndarray]]:
         """The texts that an update reads, by place in the corpus: each one's document, by number, and its tokens.
 
         Pieces of a document are texts by themselves; second texts of pairs are not among them.
         """
-        number, turn = divmod(step, self.steps)
-        window = self.window(number, round(progress * (step - turn) / max(step, 1), 9))
+        window, turn = self._found(step, progress, begin)
         mine = np.isin(window.place.row, np.arange(turn, window.place.rows, self.steps))
         piece = np.unique(np.concatenate([p[mine & (window.part == k)] for k, (p, _) in enumerate(window.found)]))
         none = np.zeros(len(piece), np.int64)
         read = read_rows(self.text.tokens, self.pieces, piece, none.astype(np.uint64), none, 0.0, self.separator)
         return list(zip(self.pieces.document[piece].tolist(), np.split(read.tokens, read.start[1:-1]), strict=True))
 
-    def coverage(self, steps: int) -> str | None:
+    def samples(self, updates: int) -> int:
+        """Sample numbers that the windows of so many first updates take up."""
+        return -(-updates // self.steps) * self.steps * self.per_step
+
+    def coverage(self, steps: int, samples: int | None = None) -> str | None:
         """How often so many updates have read each text of a corpus: equally often, but for an epoch that is not over.
 
         An order is a permutation of each epoch, and an update is cut up for ranks after its samples are known: so it is
         the same on any number of them. None where sources are mixed (`mixture` says it).
+        samples: that these updates have read, where not all of them are this loader's; it is not told to the last one.
         """
         if not isinstance(self.order, Order):
             return None
-        samples, about = steps * self.per_step, "" if steps % self.steps == 0 else "about "
+        about = "" if samples is None and steps % self.steps == 0 else "about "
+        samples = steps * self.per_step if samples is None else samples
         times, more = divmod(samples, len(self.pieces))
         if not times:
             return (
@@ -278,24 +307,30 @@ class Loader:
         packed = [pack(self._sizes(index, self._deal(index, None)), self.shape).rows for index in windows]
         return sum(packed) / windows.size
 
-    def _window(self, number: int, progress: float) -> Window:
-        size = self.per_step * self.steps
+    def _found(self, step: int, progress: float, begin: Begin) -> tuple[Window, int]:
+        """The window of an update, and which of its updates it is."""
+        number, turn = divmod(step - begin.update, self.steps)
+        first = begin.sample + number * self.per_step * self.steps
+        # A window is packed once, under the progress of its first update, to the last bit; noise has its update's own.
+        return self.window(first, round(progress * (step - turn) / max(step, 1), 9)), turn
+
+    def _window(self, first: int, progress: float) -> Window:
         # Rows are dealt to updates in turn: where each text fills a row, an update then holds samples with neighbouring
         # numbers, so that draws stratified over sample numbers come out right inside every batch.
-        index = np.arange(number * size, (number + 1) * size).reshape(self.steps, self.per_step).T.reshape(-1)
+        index = first + np.arange(self.steps * self.per_step).reshape(self.steps, self.per_step).T.reshape(-1)
         part = self._deal(index, progress)
         place = pack(self._sizes(index, part, progress), self.shape)
         return Window(index, part, at_least(place, self.steps), [lane.order.find(index) for lane in self.lanes])
 
-    def __call__(self, step: int, progress: float = 0.0, cut: range | None = None) -> list[Batch]:
+    def __call__(
+        self, step: int, progress: float = 0.0, cut: range | None = None, begin: Begin = BEGINNING
+    ) -> list[Batch]:
         """The micro-batches of update `step`: all, or those numbered in `cut`, of `cut.stop`.
 
         Those without a row are left out: they are the last ones. How an update is cut changes no text and no noise.
         """
         cut = range(self.micro) if cut is None else cut
-        number, turn = divmod(step, self.steps)
-        # A window is packed once, under the progress of its first update, to the last bit; noise has its update's own.
-        window = self.window(number, round(progress * (step - turn) / max(step, 1), 9))
+        window, turn = self._found(step, progress, begin)
         rows, progress = np.arange(turn, window.place.rows, self.steps), round(progress, 9)
         return [self._batch(window, part, progress) for m in cut if len(part := rows[m :: cut.stop])]
 

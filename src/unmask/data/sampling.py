@@ -100,6 +100,10 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.begin)
 
+    def same(self, other: Pieces) -> bool:
+        """Whether they are the same texts under the same numbers."""
+        return np.array_equal(self.begin, other.begin) and np.array_equal(self.length, other.length)
+
     def of_sources(self, first: Sequence[int]) -> np.ndarray:
         """(K,) how many pieces belong to each source, given the first document of each."""
         return np.diff(np.append(np.searchsorted(self.document, first), len(self)))

@@ -207,37 +207,46 @@ class Cache:
     A cache that is made with the capacity it will need is never copied; else buffers double when full, so that n
     single tokens cost O(n) copies. `memory` holds the cross-attention keys and values of each layer, computed from
     the source once.
+
+    `whole`: buffers are handed out with their empty places, which nobody sees (block 0). Products in 16 bits on a CPU
+    want one stretch of memory, and would copy the used part of it at every step.
     """
 
     length: int = 0
     capacity: int = 0
+    whole: bool = False
     record: Tensor | None = None  # (4, B, capacity): the vectors of `Keys`
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # depth → (B, K, capacity, D): keys, values
     memory: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def extend(self, stream: Stream) -> Keys | None:
+    def extend(self, stream: Stream, whole: bool = False) -> Keys | None:
         """Write down the stream's keys and give all there are; each layer then `store`s its own tensors for them.
 
         None where there are no others than the stream's: it sees itself alone, for which kernels know shorter ways.
         """
         types = torch.zeros_like(stream.block) if stream.token_type is None else stream.token_type
         new = torch.stack([stream.positions, stream.block, stream.reveal, types])
-        begin, self.length = self.length, self.length + new.shape[2]
+        begin, self.length, self.whole = self.length, self.length + new.shape[2], whole
         if self.length > self.capacity:
             self.capacity = max(2 * self.capacity, self.length, 32)
         self.record = _room(self.record, new, self.capacity, begin, axis=2)
         self.record[:, :, begin : self.length] = new
-        return Keys(*self.record[:, :, : self.length]) if begin else None
+        self.record[:, :, self.length :] = 0
+        return Keys(*self.record[:, :, : self._shown]) if begin else None
+
+    @property
+    def _shown(self) -> int:
+        return self.capacity if self.whole else self.length
 
     def store(self, depth: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append k and v (B, K, T, D) of a layer; all its keys and values so far come back, as views."""
+        """Append k and v (B, K, T, D) of a layer; all its keys and values so far come back."""
         begin = self.length - k.shape[2]
         old = self.layers.get(depth, (None, None))
         held_k, held_v = (_room(x, new, self.capacity, begin, axis=2) for x, new in zip(old, (k, v), strict=True))
         held_k[:, :, begin : self.length] = k
         held_v[:, :, begin : self.length] = v
         self.layers[depth] = (held_k, held_v)
-        return held_k[:, :, : self.length], held_v[:, :, : self.length]
+        return (held_k[:, :, : self._shown], held_v[:, :, : self._shown]) if begin else (k, v)
 
     @property
     def nbytes(self) -> int:
@@ -259,7 +268,7 @@ def _room(held: Tensor | None, new: Tensor, capacity: int, used: int, axis: int)
         return held
     shape = list(new.shape)
     shape[axis] = capacity
-    grown = new.new_empty(shape)  # what is never used costs no memory
+    grown = new.new_zeros(shape)  # what is never used costs no memory, and no score is NaN
     if held is not None:
         grown.narrow(axis, 0, used).copy_(held.narrow(axis, 0, used))
     return grown

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from unmask.config import ModelConfig
 from unmask.config.model import ExpertsConfig
-from unmask.model.parts import FeedForward, Linear, activation
+from unmask.model.parts import FeedForward, Linear, between
 
 
 class Routing(NamedTuple):
@@ -50,8 +50,8 @@ class Experts(nn.Module):
         assert config.experts is not None
         e, d, width = config.experts, config.hidden_size, config.expert_size
         self.settings = e
-        self.gated, self.activation = config.gated, activation(config.activation)
-        parts = (width,) * (2 if self.gated else 1)
+        self.activation = between(config)
+        parts = (width,) * (2 if config.gated else 1)
         self.stacks = {"up": parts, "down": (d,)}  # see `train.optim`: rows of each matrix
         self.router = Linear(d, e.count, e.router_bias)
         self.up = nn.Parameter(torch.empty(e.count, sum(parts), d))
@@ -114,11 +114,7 @@ class Experts(nn.Module):
         return [[None] * self.settings.count if s is None else s.unbind(0) for s in stacks]
 
     def _expert(self, x: Tensor, up: Tensor, up_bias: Tensor | None, down: Tensor, down_bias: Tensor | None) -> Tensor:
-        hidden = F.linear(x, up, up_bias)
-        if not self.gated:
-            return F.linear(self.activation(hidden), down, down_bias)
-        gate, value = hidden.chunk(2, -1)
-        return F.linear(self.activation(gate) * value, down, down_bias)
+        return F.linear(self.activation(F.linear(x, up, up_bias)), down, down_bias)
 
 
 def choose(scores: Tensor, e: ExpertsConfig, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:

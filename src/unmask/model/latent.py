@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from unmask.config import ModelConfig
 from unmask.model.attention import attend
+from unmask.model.fused import rotate
 from unmask.model.parts import Context, Linear, Norm
-from unmask.model.positions import rotate
 
 
 class LatentAttention(nn.Module):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from unmask.config import ModelConfig
 from unmask.model.attention import Cache, Drop, attend
 from unmask.model.experts import Experts
+from unmask.model.fused import rotate
 from unmask.model.parts import Context, FeedForward, Linear, Norm, Table
-from unmask.model.positions import rotate
 from unmask.model.relative import relation_of
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from unmask.config import ModelConfig
 from unmask.model.attention import Cache, Drop, View
+from unmask.model.fused import GATES, gated, relu2, rms_norm
 
 if TYPE_CHECKING:
     from unmask.model.experts import Routing
@@ -24,19 +26,21 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021 (Primer)
+    "relu2": relu2,
     "silu": F.silu,
     "tanh": torch.tanh,
-    "geglu": F.gelu,  # the gated ones: act(gate) * up (Shazeer 2020)
-    "geglu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "reglu": F.relu,
-    "swiglu": F.silu,
+    **{name: gate.function for name, gate in GATES.items()},
 }
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """The elementwise function of a (gated) activation's name."""
     return _ACTIVATIONS[name]
+
+
+def between(config: ModelConfig) -> Callable[[Tensor], Tensor]:
+    """What stands between a feed-forward network's two matrices."""
+    return partial(gated, name=config.activation) if config.gated else activation(config.activation)
 
 
 class Norm(nn.Module):
@@ -54,8 +58,7 @@ class Norm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.kind == "layer":
             return F.layer_norm(x, (self.size,), self.weight, self.bias, self.eps)
-        weight = None if self.weight is None else self.weight.to(x.dtype)
-        return F.rms_norm(x, (self.size,), weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class Linear(nn.Linear):
@@ -119,15 +122,10 @@ class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig, size: int | None = None) -> None:
         super().__init__()
         size = size or config.mlp_size
-        self.gated = config.gated
-        self.activation = activation(config.activation)
-        parts = (size,) * (2 if self.gated else 1)
+        self.activation = between(config)
+        parts = (size,) * (2 if config.gated else 1)
         self.up = Linear(config.hidden_size, sum(parts), config.mlp_bias, parts)
         self.down = Linear(size, config.hidden_size, config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.up(x)
-        if self.gated:
-            gate, up = hidden.chunk(2, -1)
-            return self.down(self.activation(gate) * up)
-        return self.down(self.activation(hidden))
+        return self.down(self.activation(self.up(x)))

@@ -33,18 +33,6 @@ def rotary(positions: Tensor, head_size: int, base: float, dtype: torch.dtype) -
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-def rotate(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    """x (B, T, H, D) turned by its position: dimension i is paired with i + R / 2 (Llama as in transformers).
-
-    R = twice the angles' size; dimensions beyond the first R stay (GPT-NeoX turns a quarter of them).
-    """
-    cos, sin = angles
-    turned = 2 * cos.shape[-1]
-    first, second = x[..., :turned].chunk(2, -1)
-    parts = [first * cos - second * sin, second * cos + first * sin]
-    return torch.cat(parts if turned == x.shape[-1] else [*parts, x[..., turned:]], -1)
-
-
 def relative_bucket(difference: Tensor, bidirectional: bool, buckets: int, max_distance: int) -> Tensor:
     """T5's bucket of key position - query position (Raffel et al. 2020, section 2.1; their code is the spec).
 

@@ -18,7 +18,7 @@ from unmask.batch import QUERY, Batch, Head, Stream
 from unmask.config import ModelConfig
 from unmask.errors import UserError
 from unmask.model.ahead import Ahead
-from unmask.model.attention import Cache, Drop, Keys, View, cross_view, self_view
+from unmask.model.attention import Cache, Drop, Keys, View, cross_view, explicit_kernel, self_view
 from unmask.model.convolution import Convolution
 from unmask.model.experts import Routing
 from unmask.model.flex import flex_of, suits_flex
@@ -92,7 +92,8 @@ class Stack(nn.Module):
             start = drop(start)
         if self.widen is not None:
             start = self.widen(start)
-        keys = None if cache is None else cache.extend(stream)
+        copied = explicit_kernel(explicit, _compute_dtype(start), start.device, None)
+        keys = None if cache is None else cache.extend(stream, whole=copied)
         context = self._context(start, stream, keys, memory, cache, generator, explicit, drop)
         asked = None
         if at is not None:

@@ -87,6 +87,8 @@ def sampled(recipe: Recipe, cache: str | Path | None, say: Say) -> Sampled:
     """Prepare the text once, for every run, and look at what a token costs."""
     if recipe.init is not None:
         raise UserError("a ladder trains every size from nothing: leave init= out")
+    if recipe.train.stages:
+        raise UserError("a ladder's runs have one context and one batch size: leave train.stages out")
     text = prepare(recipe.corpus, recipe.valid, recipe.tokenizer, cache_folder(cache), say)
     loader = training_loader(resolve(recipe, text.tokenizer), text)
     return Sampled(recipe, text, [loader(step) for step in range(SAMPLE)])

@@ -10,11 +10,12 @@ import torch
 from unmask.batch import Batch
 from unmask.config import BudgetConfig, CheckpointConfig, TrainConfig
 from unmask.train.devices import Precision
+from unmask.train.worth import Asked
 
 Batches = Callable[..., list[Batch]]
-"""(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function. Where an update is cut up for
-ranks, it is called with a third argument: the numbers of the micro-batches to build, a range whose end is how many the
-update has (`data.loader.Loader`)."""
+"""(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function. Progress is step / total, 0
+while the total is not known. Where an update is cut up for ranks, it is called with a third argument: the numbers of
+the micro-batches to build, a range whose end is how many the update has (`data.loader.Loader`)."""
 
 
 @dataclass
@@ -51,5 +52,5 @@ class Settings:
     seed: int = 0
     precision: Precision = "auto"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    compile: bool = False
-    """torch.compile each network; worth its minutes on a GPU only."""
+    compile: Asked = False
+    """torch.compile each network; auto: where it pays (`worth`)."""

@@ -1,8 +1,8 @@
 """torch.compile, counted and bounded: inputs that keep changing must not make a run compile without end.
 
 Every graph that is handed to the compiler is one compilation. The first updates of a process may make as many as they
-like (each network, each kind of input, then again with lengths left open); after them `MOST` more are made, and from
-then on what would need another one runs uncompiled.
+like (each network, each kind of input, then again with lengths left open), and so may those of every stage of a run;
+after them `MOST` more are made, and from then on what would need another one runs uncompiled.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class Compilations:
     def compile(self, module: nn.Module) -> None:
         """Compile a module's forward pass from its next call on."""
         module.compile(backend=self)
+
+    def expect(self) -> None:
+        """The next updates have inputs of another kind: they may compile as the first ones did."""
+        self.close()
+        self.late = self.updates = 0
 
     def counted(self, update: Callable[[], Line], counters: Counters, say: Callable[[str], None]) -> Line:
         """An update, whose compilations are counted and, after the first updates, bounded.

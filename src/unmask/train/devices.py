@@ -56,6 +56,12 @@ def choose_precision(asked: Precision, device: torch.device, networks: nn.Module
     return "bf16", f"auto: the CPU has {units[0]} and the width {width} is at least {BF16_WIDTH}"
 
 
+def hold(network: nn.Module, precision: Precision, device: torch.device) -> nn.Module:
+    """Move a network that is only asked to a device, its weights rounded to bf16 where that is its precision."""
+    chosen, _ = choose_precision(precision, device, nn.ModuleDict({"model": network}))
+    return network.to(device, torch.bfloat16 if chosen == "bf16" else None)
+
+
 def hidden_size(networks: nn.ModuleDict) -> int:
     """The widest network's width, read off its matrices: the largest smaller side of one."""
     return max((min(p.shape) for p in networks.parameters() if p.ndim == 2), default=0)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ SAMPLE = 64
 """Updates whose batches are built to find the mean cost of one."""
 CALIBRATION_SHARE, CALIBRATION_SECONDS, CALIBRATION_STEPS = 0.03, 2.0, 5
 """A run in minutes is timed over this share of it, at least so many seconds and so many updates."""
+
+Begins = Callable[[int], Sequence[int]]
+"""Updates of a run → the first update of each of its stages (`TrainConfig.begins`)."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class Plan:
     micro_batches: int | None = None
     """Of an update: train.grad_accumulation, or the ranks that the run was started on where those are more. A run that
     goes on elsewhere is cut up alike, so dropout stays as well. None = grad_accumulation (plans of older versions)."""
+    compile: bool | None = None
+    """Whether the run's networks are compiled (`worth`); None = as its recipe has it (plans of older versions)."""
+    compile_reason: str = ""
 
     def write(self, path: Path) -> None:
         write_json(path, {"format": FORMAT, **asdict(self)})
@@ -66,30 +73,75 @@ def given(budget: BudgetConfig) -> dict[str, float]:
 
 
 def steps_within(
-    budget: BudgetConfig, batches: Callable[[int, float], list[Batch]], flops: Callable[[Batch], float]
+    budget: BudgetConfig,
+    batches: Callable[[int, float], list[Batch]],
+    flops: Callable[[Batch], float],
+    begins: Begins = lambda total: [0],
 ) -> int | None:
     """The number of updates a budget buys; None for minutes.
 
-    The mean cost of an update comes from `SAMPLE` updates spread evenly over the run (noise rates and text may
-    change along it). Their spread needs the number of updates, so the estimate is made three times.
+    The mean cost of an update comes from `SAMPLE` updates spread evenly over each stage of the run (noise rates and
+    text may change along it). Their spread needs the number of updates, so the estimate is made three times.
     """
+    steps = _bought(budget, batches, flops, begins)
+    if steps is not None:
+        _require_stages(begins(steps), steps)
+    return steps
+
+
+def _bought(
+    budget: BudgetConfig,
+    batches: Callable[[int, float], list[Batch]],
+    flops: Callable[[Batch], float],
+    begins: Begins,
+) -> int | None:
     if budget.steps is not None:
         return budget.steps
     if budget.minutes is not None:
         return None
     ((unit, amount),) = given(budget).items()
 
-    def cost(batch: Batch) -> float:
-        return flops(batch) if unit == "flops" else batch.counts()[unit]
+    def cost(step: int) -> float:
+        return sum(flops(b) if unit == "flops" else b.counts()[unit] for b in batches(step, step / steps))
 
     steps = SAMPLE
     for _ in range(3):
-        sample = sorted({i * steps // SAMPLE for i in range(SAMPLE)})
-        total = sum(cost(b) for s in sample for b in batches(s, s / steps))
-        if total <= 0:
+        mean = mean_cost(begins(steps), steps, SAMPLE, cost)
+        if mean <= 0:
             raise UserError(f"budget.{unit}={amount:g}: the batches hold no {unit.replace('_', ' ')} to count")
-        steps = max(1, round(amount / (total / len(sample))))
+        steps = max(1, round(amount / mean))
     return steps
+
+
+def mean_cost(begins: Sequence[int], total: int, count: int, cost: Callable[[int], float]) -> float:
+    """Of an update, in a run of `total`: by `count` of each of its stages, spread evenly, each stage by its length.
+
+    >>> mean_cost([0, 6], 10, 4, lambda step: 5.0 if step < 6 else 10.0)
+    7.0
+    """
+    mean = 0.0
+    for begin, end in pairwise([*begins, total]):
+        some = spread(begin, end, count)
+        mean += sum(map(cost, some)) / max(len(some), 1) * ((end - begin) / total)
+    return mean
+
+
+def spread(begin: int, end: int, count: int) -> list[int]:
+    """`count` updates spread evenly from `begin` on to `end`, which is none of them; all, where there are fewer.
+
+    >>> spread(0, 10, 4), spread(6, 9, 4)
+    ([0, 2, 5, 7], [6, 7, 8])
+    """
+    return sorted({begin + i * (end - begin) // count for i in range(count)} - {end})
+
+
+def _require_stages(begins: Sequence[int], total: int) -> None:
+    for k, (begin, end) in enumerate(pairwise([*begins, total]), 1):
+        if begin == end:
+            raise UserError(
+                f"train.stages: stage {k} of {len(begins)} would have no update in a run of {total}: give it a larger "
+                "share, or the run a larger budget"
+            )
 
 
 class Calibration:

@@ -22,6 +22,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from unmask.config.base import finite
 from unmask.errors import Diverged, UserError
 from unmask.keyed import row_keys
 from unmask.tensors import named_once
-from unmask.train import checkpoint, faults, schedule
+from unmask.train import checkpoint, faults, schedule, worth
 from unmask.train.base import Batches, Counters, Settings
 from unmask.train.compiled import Compilations
 from unmask.train.devices import at_rest, choose_precision, doubled, missing_explained, to_device
@@ -91,6 +92,7 @@ class Trainer:
         self.plan: Plan | None = None
         self.calibration: Calibration | None = None
         self.compiled = Compilations()
+        self.compiles: worth.Answer = False, ""
 
     # ------------------------------------------------------------ the run
 
@@ -115,6 +117,7 @@ class Trainer:
                 if self.counters.step:  # stopped while evaluating: that comes first
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
+                    self._enter()
                     line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
                     if self.ranks.first and self.gradients is not None and self.gradients.due(self.counters.step):
                         line["gradients"] = self._compare(self.gradients)
@@ -154,6 +157,18 @@ class Trainer:
     def _say(self, text: str) -> None:
         if self.progress is not None:
             self.progress.say(text)
+
+    def _enter(self) -> None:
+        """Tell of a stage that begins; what its shapes compile is no fault of the run."""
+        stages, step = self.settings.train.stages, self.counters.step
+        begins = self.settings.train.begins(self.plan.total_steps) if self.plan is not None else [0]
+        if len(begins) > 1 and step in begins:
+            self.compiled.expect()
+            k = begins.index(step)
+            self._say(
+                f"stage {k + 1} of {len(begins)}, from update {step + 1:,} on: context {stages[k].context}, "
+                f"{stages[k].batch_size} rows an update"
+            )
 
     # ------------------------------------------------------------ beginning
 
@@ -202,18 +217,21 @@ class Trainer:
             if place is not None:
                 checkpoint.load_model(self.networks, place, layout)
                 self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
-        if self.settings.compile:
+        if self.compiles[0]:
             self.spread.compile(self.compiled)
 
     def _decide(self) -> None:
-        """Fix precision and length, or replay what was fixed."""
+        """Fix precision, length and whether to compile, or replay what was fixed."""
         settings = self.settings
         if self.plan is not None:
             same_budget(self.plan, settings.budget, self.out / "plan.json")
             self.precision, self.precision_reason = self.plan.precision, self.plan.precision_reason
+            compiles = settings.compile is True if self.plan.compile is None else self.plan.compile
+            self.compiles = compiles, self.plan.compile_reason
             return
         self.precision, self.precision_reason = choose_precision(settings.precision, settings.device, self.networks)
-        total = steps_within(settings.budget, self.batches, self.flops)
+        total = steps_within(settings.budget, self.batches, self.flops, settings.train.begins)
+        self.compiles = self._whether_to_compile(total)
         if total is None:
             self.calibration = Calibration(settings.budget.minutes or 0.0, settings.train)
         else:
@@ -223,11 +241,37 @@ class Trainer:
         steps = len(calibration.times) if calibration else 0
         pace = calibration.seconds_per_step if calibration else None
         budget = given(self.settings.budget)
-        self.plan = Plan(total, budget, self.precision, self.precision_reason, steps, pace, self.micro)
+        fixed = self.precision, self.precision_reason, steps, pace, self.micro, *self.compiles
+        self.plan = Plan(total, budget, *fixed)
         if self.ranks.first:
             self.plan.write(self.out / "plan.json")
         if (warning := schedule.idle(total, self.settings.train)) is not None:
             self._say(warning)
+
+    def _whether_to_compile(self, total: int | None) -> worth.Answer:
+        """As asked; or timed, on copies of the networks that are thrown away."""
+        asked, train = self.settings.compile, self.settings.train
+        if asked != "auto":
+            return asked, "as asked"
+        if self.ranks.count > 1 or train.activation_checkpointing:
+            return False, "auto: not tried with several processes, nor with activation checkpointing"
+        kept, self.spread = self.spread, Spread(deepcopy(self.networks))
+        try:
+            answer = worth.decide(
+                self._passes, lambda: self.spread.compile(Compilations()), total, self.settings.budget.minutes
+            )
+        finally:
+            self.spread = kept
+            torch.compiler.reset()
+        self._say(f"torch.compile: {'yes' if answer[0] else 'no'} ({answer[1]})")
+        return answer
+
+    def _passes(self, step: int) -> None:
+        """Forward and backward passes of an update, whose gradients are dropped."""
+        micro = self._mine(step, 0.0)
+        totals = totals_of(micro, micro[0], partial(self.norms, self.spread.networks), self.flops, self.ranks)
+        self._backward(step, micro, totals.norms, totals.number)
+        self.spread.networks.zero_grad()
 
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""

@@ -78,7 +78,9 @@ class Recipe(TextConfig):
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """bf16 = autocast; weights and optimizer stay fp32. auto follows the processor."""
-    compile: bool = False
+    compile: Literal["auto"] | bool = False
+    """torch.compile. auto: of a run of half an hour or more the first updates are timed both ways, and what pays is
+    written into the run's plan."""
     attention: Literal["auto", "flex", "dense"] = "auto"
     """The kernel of self-attention in training. flex = FlexAttention wherever it can (CUDA alone); auto = there, where
     rows need a mask; dense = never."""
@@ -99,7 +101,7 @@ class Recipe(TextConfig):
     def _parts_fit(self) -> Recipe:
         if self.init is None and (fault := self.misfit()):
             raise ValueError(fault)
-        if self.compile and self.train.activation_checkpointing:
+        if self.compile is True and self.train.activation_checkpointing:
             raise ValueError("compile=true plans by itself what is computed again: drop train.activation_checkpointing")
         if fault := self._stages_fault():
             raise ValueError(fault)

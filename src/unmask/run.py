@@ -175,7 +175,7 @@ def _trained(
     if told := batches.coverage(trainer.counters.step):
         say(told)
     say(f"{trainer.counters.checkpoint_bytes:,} bytes were written into checkpoints")
-    if recipe.compile:
+    if trainer.counters.compilations:
         say(f"compiled {trainer.counters.compilations} times")
     with ranks.together():
         return _finish(recipe, trainer, held, out, say)

@@ -10,6 +10,7 @@ import torch
 from unmask.batch import Batch
 from unmask.config import BudgetConfig, CheckpointConfig, TrainConfig
 from unmask.train.devices import Precision
+from unmask.train.worth import Asked
 
 Batches = Callable[..., list[Batch]]
 """(step, progress in [0, 1)) → the micro-batches of that update, numpy; a pure function. Progress is step / total, 0
@@ -51,5 +52,5 @@ class Settings:
     seed: int = 0
     precision: Precision = "auto"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    compile: bool = False
-    """torch.compile each network; worth its minutes on a GPU only."""
+    compile: Asked = False
+    """torch.compile each network; auto: where it pays (`worth`)."""

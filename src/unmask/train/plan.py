@@ -46,6 +46,9 @@ class Plan:
     micro_batches: int | None = None
     """Of an update: train.grad_accumulation, or the ranks that the run was started on where those are more. A run that
     goes on elsewhere is cut up alike, so dropout stays as well. None = grad_accumulation (plans of older versions)."""
+    compile: bool | None = None
+    """Whether the run's networks are compiled (`worth`); None = as its recipe has it (plans of older versions)."""
+    compile_reason: str = ""
 
     def write(self, path: Path) -> None:
         write_json(path, {"format": FORMAT, **asdict(self)})

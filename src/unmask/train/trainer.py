@@ -22,6 +22,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from unmask.config.base import finite
 from unmask.errors import Diverged, UserError
 from unmask.keyed import row_keys
 from unmask.tensors import named_once
-from unmask.train import checkpoint, faults, schedule
+from unmask.train import checkpoint, faults, schedule, worth
 from unmask.train.base import Batches, Counters, Settings
 from unmask.train.compiled import Compilations
 from unmask.train.devices import at_rest, choose_precision, doubled, missing_explained, to_device
@@ -90,6 +91,7 @@ class Trainer:
         self.plan: Plan | None = None
         self.calibration: Calibration | None = None
         self.compiled = Compilations()
+        self.compiles: worth.Answer = False, ""
 
     # ------------------------------------------------------------ the run
 
@@ -211,18 +213,21 @@ class Trainer:
             self.optimizer = Optimizer(self.networks, self.settings.train, self.spread.layout)
         if place is not None:
             self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
-        if self.settings.compile:
+        if self.compiles[0]:
             self.spread.compile(self.compiled)
 
     def _decide(self) -> None:
-        """Fix precision and length, or replay what was fixed."""
+        """Fix precision, length and whether to compile, or replay what was fixed."""
         settings = self.settings
         if self.plan is not None:
             same_budget(self.plan, settings.budget, self.out / "plan.json")
             self.precision, self.precision_reason = self.plan.precision, self.plan.precision_reason
+            compiles = settings.compile is True if self.plan.compile is None else self.plan.compile
+            self.compiles = compiles, self.plan.compile_reason
             return
         self.precision, self.precision_reason = choose_precision(settings.precision, settings.device, self.networks)
         total = steps_within(settings.budget, self.batches, self.flops, settings.train.begins)
+        self.compiles = self._whether_to_compile(total)
         if total is None:
             self.calibration = Calibration(settings.budget.minutes or 0.0, settings.train)
         else:
@@ -232,11 +237,37 @@ class Trainer:
         steps = len(calibration.times) if calibration else 0
         pace = calibration.seconds_per_step if calibration else None
         budget = given(self.settings.budget)
-        self.plan = Plan(total, budget, self.precision, self.precision_reason, steps, pace, self.micro)
+        fixed = self.precision, self.precision_reason, steps, pace, self.micro, *self.compiles
+        self.plan = Plan(total, budget, *fixed)
         if self.ranks.first:
             self.plan.write(self.out / "plan.json")
         if (warning := schedule.idle(total, self.settings.train)) is not None:
             self._say(warning)
+
+    def _whether_to_compile(self, total: int | None) -> worth.Answer:
+        """As asked; or timed, on copies of the networks that are thrown away."""
+        asked, train = self.settings.compile, self.settings.train
+        if asked != "auto":
+            return asked, "as asked"
+        if self.ranks.count > 1 or train.activation_checkpointing:
+            return False, "auto: not tried with several processes, nor with activation checkpointing"
+        kept, self.spread = self.spread, Spread(deepcopy(self.networks))
+        try:
+            answer = worth.decide(
+                self._passes, lambda: self.spread.compile(Compilations()), total, self.settings.budget.minutes
+            )
+        finally:
+            self.spread = kept
+            torch.compiler.reset()
+        self._say(f"torch.compile: {'yes' if answer[0] else 'no'} ({answer[1]})")
+        return answer
+
+    def _passes(self, step: int) -> None:
+        """Forward and backward passes of an update, whose gradients are dropped."""
+        micro = self._mine(step, 0.0)
+        totals = totals_of(micro, micro[0], partial(self.norms, self.spread.networks), self.flops, self.ranks)
+        self._backward(step, micro, totals.norms, totals.number)
+        self.spread.networks.zero_grad()
 
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""

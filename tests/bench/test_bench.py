@@ -88,7 +88,7 @@ def test_the_ratio_is_to_the_peers_best_without_the_second_column() -> None:
     found = _row("a", 300.0, fp32=80.0, bf16=100.0, compiled=150.0)
     assert (found.best.side, found.ratio) == ("bf16", 3.0)
     record = Record(command="unmask bench a", turns=1, steps=1, environment={}, rows=[found])
-    assert lines(record)[2] == "| a | peer | 300 ± 0 % | 100 ± 0 %, bf16 | **3.00 ×** | ≥ 2 × | 150 ± 0 %: 2.0 × |"
+    assert lines(record)[2] == "| a | peer | 300 ± 0 % | 100 ± 0 %, bf16 | **3.00 ×** | ≥ 2 ×: met | 150 ± 0 %: 2.0 × |"
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ def test_the_worst_of_ours_stands_beside_the_best_of_the_peers() -> None:
     record = Record(command="", turns=3, steps=1, environment={}, rows=[], figures=[found, alone])
     assert lines(record)[2:] == [
         "| work | them | a 20 MB ± 5 % (2 s); b 50 MB ± 2 % (2 s) | p 200 MB ± 0 % (2 s); pp 400 MB ± 0 % (2 s) | "
-        "**50 MB**: 0.25 of the peer's | ≤ 0.25 of the peer's |",
-        "| work | – | a 1 MB ± 100 % (2 s); b 3 MB ± 33 % (2 s) | – | **3 MB** | < 2 MB |",
+        "**50 MB**: 0.25 of the peer's | ≤ 0.25 of the peer's: met |",
+        "| work | – | a 1 MB ± 100 % (2 s); b 3 MB ± 33 % (2 s) | – | **3 MB** | < 2 MB: missed |",
     ]
     assert Record.model_validate_json(record.model_dump_json()) == record
 

@@ -165,6 +165,10 @@ class Measured(Strict):
         """
         return self.ours.rate / self.best.rate
 
+    @property
+    def met(self) -> bool:
+        return self.ratio >= self.target
+
 
 class Numbers(Strict):
     """What one side of a figure read in every turn."""

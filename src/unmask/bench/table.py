@@ -35,7 +35,7 @@ def _row(row: Measured) -> list[str]:
         _rate(row.ours),
         f"{_rate(row.best)}, {row.best.side}",
         f"**{row.ratio:.2f} ×**",
-        f"≥ {row.target:g} ×",
+        f"≥ {row.target:g} ×: {_said(row.met)}",
         "–" if compiled is None else f"{_rate(compiled)}: {row.ours.rate / compiled.rate:.1f} ×",
     ]
 
@@ -62,8 +62,12 @@ def _figure(row: MeasuredFigure) -> list[str]:
         "; ".join(_read(s, row.unit) for s in row.mine),
         "; ".join(_read(s, row.unit) for s in row.theirs) or "–",
         f"**{_number(row.ours)} {row.unit}**{share}",
-        f"≤ {row.target:g} of the peer's" if row.of_peer else f"< {row.target:g} {row.unit}",
+        (f"≤ {row.target:g} of the peer's" if row.of_peer else f"< {row.target:g} {row.unit}") + f": {_said(row.met)}",
     ]
+
+
+def _said(met: bool) -> str:
+    return "met" if met else "missed"
 
 
 def _read(side: Numbers, unit: str) -> str:

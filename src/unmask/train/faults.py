@@ -50,7 +50,7 @@ def told(step: int, why: str, documents: Sequence[Mapping[str, Any]]) -> str:
     some = ", ".join(f"{d['document']} ({d['begins']!r})" for d in documents[:NAMED])
     more = f" and {len(documents) - NAMED} more in {FILE}" if len(documents) > NAMED else ""
     number = "1 text, of document" if len(documents) == 1 else f"{len(documents)} texts, of documents"
-    return f"update {step} is at fault: {why}; " + (f"it reads {number} {some}{more}" if documents else "")
+    return f"update {step} is at fault: {why}" + (f"; it reads {number} {some}{more}" if documents else "")
 
 
 def ending(said: str, whole: Sequence[Path], skips: bool) -> str:

@@ -535,7 +535,7 @@ def test_modes_are_told_and_change_the_answer(name: str) -> None:
 
 
 def test_the_command_line_takes_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.loading.load", lambda run, network: model_of("ul2"))
+    monkeypatch.setattr("unmask.loading.load", lambda run, **given: model_of("ul2"))
     for verb, asked in (("fill", "a [MASK] c"), ("generate", "the cat"), ("score", "the cat")):
         told = [CliRunner().invoke(app, [verb, "r", asked, "--json", "--mode", m]) for m in "RSX"]
         assert all(r.exit_code == 0 for r in told), told

@@ -177,9 +177,9 @@ def _as_dataclass(node: ast.ClassDef, lines: list[str]) -> str:
                 continue
             out.append("")
         if isinstance(inner, ast.AnnAssign) and isinstance(inner.value, ast.Call):
-            called, given = ast.unparse(inner.value.func), inner.value.args
-            default = ast.unparse(given[0] if called == "Field" else inner.value)
-            out.append(f"    {ast.unparse(inner.target)}: {ast.unparse(inner.annotation)} = {default}")
+            given = inner.value.args if ast.unparse(inner.value.func) == "Field" else [inner.value]
+            default = f" = {ast.unparse(given[0])}" if given else ""  # Field(gt=0): it has to be given
+            out.append(f"    {ast.unparse(inner.target)}: {ast.unparse(inner.annotation)}{default}")
             continue
         decorators = inner.decorator_list if isinstance(inner, ast.FunctionDef) else []
         first = min([inner.lineno, *(d.lineno for d in decorators)]) - 1

@@ -134,7 +134,7 @@ def test_the_z_loss_of_an_update_does_not_depend_on_its_micro_batches(stacks: in
         trainer.precision = "fp32"
         micro = [batch(g) for g in groups]
         norms = summed(announced(networks, b) for b in micro)
-        values = trainer._backward(0, micro, norms)
+        values = trainer._passes_of(trainer.spread)(0, micro, norms)
         gradient = torch.cat([p.grad.flatten() for p in networks.parameters() if p.grad is not None])
         return values["model", "router_z"][1], gradient
 

@@ -102,16 +102,19 @@ def trainer(folder: Path, out: str, case: str, ranks: Ranks, more: dict[str, Any
 def watch(t: Trainer) -> dict[str, Any]:
     """What is seen of a run: gradients before clipping at the first update and every tenth one, and who is read."""
     seen: dict[str, Any] = {"gradients": {}, "samples": [], "bare": 0}
-    backward, mine = t._backward, t._mine
+    passes_of, mine = t._passes_of, t._mine
 
-    def watched(step: int, *rest: Any) -> Any:
-        values = backward(step, *rest)
-        if step == 0 or step % 10 == 9:
-            whole = {
-                n: t.spread.layout.whole(p.grad).clone() for n, p in t.optimizer.named.items() if p.grad is not None
-            }
-            seen["gradients"][step] = whole
-        return values
+    def watched(spread: Any) -> Any:
+        passes = passes_of(spread)
+
+        def once(step: int, *rest: Any) -> Any:
+            values = passes(step, *rest)
+            if step == 0 or step % 10 == 9:
+                there = {n: p.grad for n, p in t.optimizer.named.items() if p.grad is not None}
+                seen["gradients"][step] = {n: spread.layout.whole(g).clone() for n, g in there.items()}
+            return values
+
+        return once
 
     def read(step: int, progress: float) -> Any:
         batches = mine(step, progress)
@@ -119,7 +122,7 @@ def watch(t: Trainer) -> dict[str, Any]:
         seen["samples"].extend(int(i) for b in batches for i in b.samples.index)
         return batches
 
-    t._backward, t._mine = watched, read
+    t._passes_of, t._mine = watched, read
     return seen
 
 

@@ -47,7 +47,7 @@ def update(out: Path, micro: list[Batch], ranks: Ranks) -> Result:
     t.precision = "fp32"
     t._lay_out(None)
     totals = totals_of(micro, micro[0], lambda batch: announced(networks, batch), t.flops, ranks)
-    values = t._backward(0, micro, totals.norms, totals.number, micro[0])
+    values = t.passes(0, micro, totals.norms, totals.number, micro[0])
     whole = {n: p.grad.clone() for n, p in networks.named_parameters() if p.grad is not None}
     norm = t.optimizer.gradient_norm(CLIP)
     clipped = {n: p.grad.clone() for n, p in networks.named_parameters() if p.grad is not None}

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import fields
@@ -29,22 +29,22 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from unmask.batch import Batch, TermKey
+from unmask.batch import Batch
 from unmask.config.base import finite
 from unmask.errors import Diverged, UserError
-from unmask.keyed import row_keys
 from unmask.tensors import named_once
 from unmask.train import checkpoint, faults, schedule, worth
 from unmask.train.base import Batches, Counters, Settings
 from unmask.train.compiled import Compilations
-from unmask.train.devices import at_rest, choose_precision, doubled, missing_explained, to_device
+from unmask.train.devices import at_rest, choose_precision, missing_explained, to_device
 from unmask.train.faults import Documents
 from unmask.train.floor import Floor
 from unmask.train.hooks import Evaluation, Gradients, Metrics, Progress, Stop
 from unmask.train.loggers import Loggers
 from unmask.train.optim import Optimizer
+from unmask.train.passes import Passes
 from unmask.train.plan import Calibration, Plan, given, read_plan, same_budget, steps_within
 from unmask.train.prefetch import Prefetch
 from unmask.train.ranks import Ranks, Unwritten, number_of, request_of
@@ -219,6 +219,7 @@ class Trainer:
                 self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
         if self.compiles[0]:
             self.spread.compile(self.compiled)
+        self.passes = self._passes_of(self.spread)
 
     def _decide(self) -> None:
         """Fix precision, length and whether to compile, or replay what was fixed."""
@@ -255,23 +256,26 @@ class Trainer:
             return asked, "as asked"
         if self.ranks.count > 1 or train.activation_checkpointing:
             return False, "auto: not tried with several processes, nor with activation checkpointing"
-        kept, self.spread = self.spread, Spread(deepcopy(self.networks))
+        copies = Spread(deepcopy(self.networks))
+        passes = self._passes_of(copies)
+
+        def once(step: int) -> None:
+            micro = self._mine(step, 0.0)
+            norms = partial(self.norms, copies.networks)
+            totals = totals_of(micro, micro[0], norms, self.flops, self.ranks)
+            passes(step, micro, totals.norms, totals.number)
+            copies.networks.zero_grad()
+
         try:
-            answer = worth.decide(
-                self._passes, lambda: self.spread.compile(Compilations()), total, self.settings.budget.minutes
-            )
+            answer = worth.decide(once, lambda: copies.compile(Compilations()), total, self.settings.budget.minutes)
         finally:
-            self.spread = kept
             torch.compiler.reset()
         self._say(f"torch.compile: {'yes' if answer[0] else 'no'} ({answer[1]})")
         return answer
 
-    def _passes(self, step: int) -> None:
-        """Forward and backward passes of an update, whose gradients are dropped."""
-        micro = self._mine(step, 0.0)
-        totals = totals_of(micro, micro[0], partial(self.norms, self.spread.networks), self.flops, self.ranks)
-        self._backward(step, micro, totals.norms, totals.number)
-        self.spread.networks.zero_grad()
+    def _passes_of(self, spread: Spread) -> Passes:
+        s = self.settings
+        return Passes(spread, self.terms, self.ranks, s.device, self.precision, s.seed)
 
     def _require_space(self) -> None:
         """Refuse at the start, not after hours, a disk that cannot hold the checkpoints still to come."""
@@ -301,7 +305,7 @@ class Trainer:
         norms = partial(self.norms, self.networks)
         totals = totals_of(micro, filler, norms, self.flops, self.ranks)
         self.optimizer.zero()
-        values = self._backward(step, micro, totals.norms, totals.number, filler)
+        values = self.passes(step, micro, totals.norms, totals.number, filler)
         counted = {key: v for key, v in values.items() if totals.norms.get(key, 1.0) > 0}
         loss = sum(coefficient * value for coefficient, value in counted.values()) if counted else None
         norm = 0.0
@@ -336,54 +340,6 @@ class Trainer:
         if self.ranks.count == 1 and self.micro == self.settings.train.grad_accumulation:
             return self.batches(step, progress)
         return self.batches(step, progress, self.ranks.deal(self.micro))
-
-    def _backward(
-        self,
-        step: int,
-        micro: list[Batch],
-        norms: Mapping[TermKey, float],
-        number: int | None = None,
-        filler: Batch | None = None,
-    ) -> dict[TermKey, tuple[float, float]]:
-        """Add up the gradients of the update's loss; returns (coefficient, value) of every term.
-
-        number: micro-batches over all ranks. A rank that has fewer than others, or none, goes through `filler` at a
-        factor of 0 in their stead: its gradient is 0, and no rank waits for it in vain.
-        """
-        device, number = self.settings.device, number or len(micro)
-        rounds = -(-number // self.ranks.count)
-        sums: dict[TermKey, list[Tensor]] = {}
-        weights: dict[TermKey, tuple[float, float]] = {}  # term → (coefficient, divisor)
-        for m in range(rounds):
-            own = m < len(micro)
-            batch = micro[m] if own else filler
-            assert batch is not None
-            g = self.ranks.rank + m * self.ranks.count
-            generator = torch.Generator(device).manual_seed(int(row_keys(self.settings.seed, step, g, "dropout")))
-            with self.spread.round(last=m == rounds - 1):
-                with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                    terms = self.spread.terms(self.terms, to_device(batch, device), generator)
-                loss: Tensor | None = None
-                for key, term in terms.items():
-                    divisor = norms.get(key, number * float(term.norm))
-                    if weights.setdefault(key, (term.coefficient, divisor)) != (term.coefficient, divisor):
-                        raise ValueError(f"term {key}: coefficient and norm must agree between the micro-batches")
-                    part = term.sum * (term.coefficient / divisor if divisor and own else 0.0)
-                    loss = part if loss is None else loss + part
-                    sums.setdefault(key, []).append(term.sum.detach() if own else torch.zeros_like(term.sum))
-                if loss is not None and loss.requires_grad:
-                    torch.autograd.backward(loss)
-        return self._values(sums, weights)
-
-    def _values(
-        self, sums: Mapping[TermKey, list[Tensor]], weights: Mapping[TermKey, tuple[float, float]]
-    ) -> dict[TermKey, tuple[float, float]]:
-        """(coefficient, value) of every term from this rank's sums and the update's divisors."""
-        totals = torch.stack([doubled(torch.stack(s)).sum() for s in sums.values()]).tolist() if sums else []
-        return {
-            key: (weights[key][0], total / weights[key][1] if weights[key][1] else 0.0)
-            for key, total in zip(sums, self.ranks.add(totals), strict=True)
-        }
 
     def _usable(self, loss: float | None, norm: float) -> bool:
         """Whether an update may move the weights; one at fault is told with its documents, and skipped or an end."""
@@ -430,12 +386,12 @@ class Trainer:
 
     def _compare(self, gradients: Gradients) -> dict[str, object]:
         """The gradients of the parts of the last update's micro-batch with the most parts, one by one."""
-        step, device = self.counters.step - 1, self.settings.device
+        step = self.counters.step - 1
         micro = self.batches(step, self._pace(step)[0], *([range(self.micro)] if self.ranks.count > 1 else []))
         batch = max(micro, key=lambda b: len({part for (part, _), norm in b.norms().items() if norm}))
         with at_rest(self.networks, self.settings.device), torch.enable_grad():
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                terms = self.terms(self.networks, to_device(batch, device), None)
+            with self.passes.casting():
+                terms = self.terms(self.networks, to_device(batch, self.settings.device), None)
             return gradients(self.networks, {key: terms[key] for key in batch.heads})  # no router's
 
     def measured(self, function: Callable[[nn.ModuleDict], Found]) -> Found:

@@ -10,8 +10,9 @@ import numpy as np
 from torch import nn
 
 from unmask.config import ModelConfig
-from unmask.data.loader import Loader
+from unmask.data.loader import Loader, Stretch
 from unmask.data.shards import Prepared
+from unmask.data.stream import Chapters
 from unmask.data.targets import counts_by_part
 from unmask.data.text import absolute
 from unmask.errors import UserError
@@ -41,9 +42,11 @@ def build(
     progress: Progress | None = None,
     classes: Classes | None = None,
     ranks: Ranks | None = None,
+    chapters: Chapters | None = None,
 ) -> tuple[Trainer, Callable[[nn.ModuleDict], HeldOut]]:
     """The trainer of a resolved recipe, and the function that measures its networks on held-out text.
 
+    chapters: of a stream, whose first one is `text`; without, the run is trained on `text` alone.
     classes: told of what is measured during training; what it says goes to `progress`.
     """
     objective, train, ranks = recipe.objective, recipe.train, ranks or Ranks()
@@ -70,7 +73,7 @@ def build(
     trainer = Trainer(
         networks,
         program_of(objective),
-        loader,
+        chapters or loader,
         lambda batch: batch_flops(recipe.model, batch, objective),
         settings,
         out,
@@ -79,8 +82,11 @@ def build(
         norms_of(objective),
         Gradients(recipe.evaluation.gradients_every) if recipe.evaluation.gradients_every else None,
         ranks,
-        lambda step, progress: _texts(loader, text, step, progress),
+        lambda step, progress: _texts(chapters or loader, text, step, progress),
+        sample=loader,
     )
+    if chapters is not None:
+        chapters.total = lambda: trainer.total_steps
     return trainer, evaluate
 
 
@@ -88,7 +94,7 @@ BEGINS = 12
 """Tokens that tell which text is meant."""
 
 
-def _texts(loader: Loader, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
+def _texts(loader: Loader | Chapters, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
     """The texts that an update reads: each one's document and first words."""
     decode = text.tokenizer.decode
     return [
@@ -97,8 +103,17 @@ def _texts(loader: Loader, text: Prepared, step: int, progress: float) -> list[d
     ]
 
 
-def training_loader(recipe: Recipe, text: Prepared) -> Loader:
-    """The batches of a resolved recipe."""
+def chapters_of(recipe: Recipe, text: Prepared, out: Path, ranks: Ranks, say: Callable[[str], None]) -> Chapters | None:
+    """The batches of a resolved recipe whose corpus is a stream; `text` is its first chapter. None of another one."""
+    if not recipe.corpus.stream:
+        return None
+    fraction = recipe.corpus.valid_fraction if recipe.valid is None else 0.0
+    loader = lambda text, stretch: training_loader(recipe, text, stretch)
+    return Chapters(out, recipe.corpus, fraction, text, loader, ranks.first, say)
+
+
+def training_loader(recipe: Recipe, text: Prepared, stretch: Stretch | None = None) -> Loader:
+    """The batches of a resolved recipe; `stretch`: of a text that is a chapter of a stream."""
     objective = recipe.objective
     return Loader(
         text.train,
@@ -112,6 +127,7 @@ def training_loader(recipe: Recipe, text: Prepared) -> Loader:
         mix=recipe.corpus,
         kept=text.train,
         words=_words(recipe, text),
+        stretch=stretch,
     )
 
 

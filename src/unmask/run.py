@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unmask import initial
-from unmask.building import build, evaluator, resolve, training_loader
+from unmask.building import build, chapters_of, evaluator, resolve, training_loader
 from unmask.config import SourceConfig, TokenizerConfig
 from unmask.data.cache import cache_folder
 from unmask.data.loader import Loader
@@ -149,7 +150,8 @@ def _trained(
     loader = training_loader(recipe, text)
     loader.require_sound()
     classes = Classes(recipe.train.warmup_steps)
-    trainer, evaluate = build(recipe, text, loader, out, progress, classes, ranks)
+    chapters = chapters_of(recipe, text, out, ranks, say)
+    trainer, evaluate = build(recipe, text, loader, out, progress, classes, ranks, chapters)
     trainer.loggers = Loggers(out, logs, recipe.model_dump(mode="json"), say)
     progress.peak = _peak(peak_flops, trainer)
     try:
@@ -157,13 +159,14 @@ def _trained(
             if given is not None and ranks.first:
                 initial.start(trainer.networks, given, recipe, out, say)
             if before is None and ranks.first:
-                write_down(recipe, text, out)
+                write_down(recipe, text, out, chapters)
         with ranks.together():
             if recipe.init is not None and (given is None or not ranks.first):
                 initial.again(trainer.networks, out)  # what rank 0 kept
             if ranks.first:
                 _announce(recipe, text, loader, trainer, say)
-        trainer.run(resume=before is not None)
+        with contextlib.closing(chapters) if chapters is not None else contextlib.nullcontext():
+            trainer.run(resume=before is not None)
     except Exception as error:
         if before is None and trainer.counters.step == 0 and ranks.first:
             give_up(out, error)  # nothing was trained: the mended command may use the same place
@@ -171,8 +174,10 @@ def _trained(
     held = trainer.measured(evaluate)
     for sentence in classes(trainer.counters.step, held.terms, last=True):
         say(sentence)
-    if told := loader.coverage(trainer.counters.step):
+    if told := (chapters or loader).coverage(trainer.counters.step):
         say(told)
+    if chapters is not None:
+        chapters.clear()
     say(f"{trainer.counters.checkpoint_bytes:,} bytes were written into checkpoints")
     if recipe.compile:
         say(f"compiled {trainer.counters.compilations} times")

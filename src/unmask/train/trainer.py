@@ -71,13 +71,16 @@ class Trainer:
         gradients: Gradients | None = None,
         ranks: Ranks | None = None,
         documents: Documents = lambda step, progress: (),
+        sample: Batches | None = None,
     ) -> None:
+        """sample: batches by which the budget is turned into updates, where the run's own cannot be looked up ahead."""
         self.ranks = ranks or Ranks()
         # What will be sharded may be too large for one device: each layer moves there when it is.
         self.networks = networks if self.ranks.parallel == "fsdp" else networks.to(settings.device)
         self.spread = Spread(networks)
         self.norms = norms
         self.terms, self.batches, self.flops = terms, batches, flops
+        self.sample = sample or batches
         self.settings, self.out = settings, out
         self.evaluation, self.gradients = evaluation, gradients
         self.progress = progress if self.ranks.first else None
@@ -209,7 +212,7 @@ class Trainer:
             self.precision, self.precision_reason = self.plan.precision, self.plan.precision_reason
             return
         self.precision, self.precision_reason = choose_precision(settings.precision, settings.device, self.networks)
-        total = steps_within(settings.budget, self.batches, self.flops)
+        total = steps_within(settings.budget, self.sample, self.flops)
         if total is None:
             self.calibration = Calibration(settings.budget.minutes or 0.0, settings.train)
         else:

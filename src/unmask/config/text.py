@@ -31,9 +31,9 @@ class SourceConfig(Strict):
     """One source of text, what one document of it is, and what is known of its inside."""
 
     path: str = ""
-    """A .txt, .jsonl or .parquet file (the first two also .gz), a directory of them, or a glob; a URL of these that fsspec
-    opens (s3://, gs://, https://, …); or hf:NAME or hf:NAME:CONFIG, which the `datasets` library loads (NAME may be a
-    local directory)."""
+    """A .txt, .jsonl or .parquet file (the first two also .gz), a directory of them, or a glob; a URL of these that
+    fsspec opens (s3://, gs://, https://, …); or hf:NAME or hf:NAME:CONFIG, which the `datasets` library loads (NAME may
+    be a local directory)."""
     document: Literal["auto", "file", "blank_line", "line", "regex"] = "auto"
     """What one document is. auto: the file for .txt (beyond 64 MB, stretches of about 16 MB of it), one line for
     .jsonl, one row for .parquet and hf:."""

@@ -1,7 +1,7 @@
-"""A process that reads and prepares a chapter of a stream, while the caller trains.
+"""A process that reads and prepares chapters of a stream, one by one, while the caller trains.
 
-It is `python -c "… serve()"`: it imports neither torch nor the caller's program, ignores Ctrl-C, and ends with its
-input, so none is left behind by a caller that was killed. A question and its answer are a line of JSON each.
+It is `python -c "… serve()"`: it imports neither torch nor the caller's program, ignores Ctrl-C, and ends at once when
+its input does, so none is left behind by a caller that was killed. A question and its answer are a line of JSON each.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -35,24 +36,18 @@ class Read:
 
 
 class Reader:
-    """Reads chapter `number`, which begins at `begin`, into `folder`; `result` waits for it."""
+    """Reads chapters into `folder`: `ask` for one, `result` waits for it."""
 
     def __init__(
-        self,
-        corpus: CorpusConfig,
-        tokenizer: Tokenizer,
-        folder: Path,
-        number: int,
-        begin: Position,
-        files: Sequence[tuple[str, int, str]],
+        self, corpus: CorpusConfig, tokenizer: Tokenizer, folder: Path, files: Sequence[tuple[str, int, str]]
     ) -> None:
-        self.what = f"chapter {number + 1} of {corpus.path}"
-        question = {
+        self.path = corpus.path
+        self.asked: int | None = None
+        """The chapter that is being read."""
+        self.about = {
             "corpus": corpus.model_dump(mode="json"),
             "tokenizer": tokenizer.spec,
             "folder": str(folder.absolute()),
-            "number": number,
-            "begin": begin.dump(),
             "files": [list(file) for file in files],
         }
         path = os.pathsep.join(p for p in sys.path if p)
@@ -63,22 +58,25 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what libraries print; an error comes as the answer
         )
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `result` says it
+
+    def ask(self, chapter: int, begin: Position) -> None:
+        """Have a chapter read, which begins there."""
+        assert self.process.stdin is not None and self.asked is None
+        self.asked = chapter
+        question = {**self.about, "chapter": chapter, "begin": begin.dump()}
+        with contextlib.suppress(OSError):  # a broken pipe: `result` says it
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
             self.process.stdin.flush()
 
     def result(self) -> Read:
-        """What was read. An error of the stream is raised here."""
-        assert self.process.stdout is not None
-        try:
-            answer = self.process.stdout.readline()
-        finally:
-            self.close()
+        """What was read of the chapter asked for. An error of the stream is raised here."""
+        assert self.process.stdout is not None and self.asked is not None
+        answer, chapter = self.process.stdout.readline(), self.asked
+        self.asked = None
         if not answer.endswith(b"\n"):
             raise UserError(
-                f"the process that reads {self.what} was ended by something else (exit code {self.process.wait()}), "
-                "perhaps for want of memory: free some, then resume the run"
+                f"the process that reads chapter {chapter + 1} of {self.path} was ended by something else (exit code "
+                f"{self.process.wait()}), perhaps for want of memory: free some, then resume the run"
             )
         found = json.loads(answer)
         if "error" in found:
@@ -96,36 +94,36 @@ class Reader:
 
 
 def serve() -> None:
-    """Answer one question; end at once when the input does."""
+    """Answer questions until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    question = json.loads(sys.stdin.buffer.readline() or "null")
-    if question is None:
-        return
-    threading.Thread(target=_end_with_input, daemon=True).start()
-    try:
-        answer = _answer(question)
-    except UserError as error:
-        answer = {"error": str(error)}
-    except Exception as error:
-        answer = {
-            "error": f"reading chapter {question['number'] + 1} failed: {type(error).__name__}: {one_line(error)}"
-        }
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
-    os._exit(0)  # the thread waits for the input
+    questions: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(questions,), daemon=True).start()
+    while True:
+        question = questions.get()
+        try:
+            answer = _answer(question)
+        except UserError as error:
+            answer = {"error": str(error)}
+        except Exception as error:
+            what = f"{type(error).__name__}: {one_line(error)}"
+            answer = {"error": f"reading chapter {question['chapter'] + 1} failed: {what}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
-def _end_with_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
+def _listen(questions: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Pass questions on; end the process when there can be no more, whatever it is at."""
+    for line in sys.stdin.buffer:
+        questions.put(json.loads(line))
+    os._exit(0)
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
     corpus, folder = CorpusConfig.model_validate(question["corpus"]), Path(question["folder"])
     tokenizer, files = Tokenizer(json.dumps(question["tokenizer"])), [tuple(file) for file in question["files"]]
-    begin, number = Position.of(question["begin"]), question["number"]
-    with spooled(corpus, None, folder, begin, number, files) as chapter:
+    begin = Position.of(question["begin"])
+    with spooled(corpus, None, folder, begin, question["chapter"], files) as chapter:
         prepared = prepare_text(chapter.text, tokenizer, folder, lambda _: None)
     return {"span": chapter.span.dump(), "prepared": prepared.directory.name}

@@ -28,6 +28,7 @@ from unmask.text.position import Cursor, Position, Span
 from unmask.text.progress import progress
 from unmask.text.tables import hub_listing, is_hub
 
+START = Position()
 Listing = Sequence[tuple[str, int, str]]
 """(name, bytes, version) of every file of a stream."""
 
@@ -71,7 +72,7 @@ def spooled(
     corpus: CorpusConfig,
     valid: CorpusConfig | None,
     folder: Path,
-    begin: Position = Position(),
+    begin: Position = START,
     chapter: int = 0,
     listed: Listing | None = None,
 ) -> Iterator[Spooled]:

@@ -109,7 +109,7 @@ class Chapters:
         self.table: list[Chapter] = []
         self.files: Sequence[tuple[str, int, str]] = ()
         self.loaders: dict[int, Loader] = {}
-        self.ahead: tuple[int, Reader] | None = None
+        self.reader: Reader | None = None
         self.lock = threading.RLock()
 
     # ------------------------------------------------------------ batches
@@ -248,8 +248,8 @@ class Chapters:
     def _same(self, line: Chapter, prepared: str) -> None:
         if prepared != line.prepared:
             raise UserError(
-                f"chapter {line.number + 1} of {self.corpus.path} holds another text than when this run read it: restore "
-                "the stream, or start a new run"
+                f"chapter {line.number + 1} of {self.corpus.path} holds another text than when this run read it: "
+                "restore the stream, or start a new run"
             )
 
     def _read(self, number: int, epoch: int, begin: Position) -> Read:
@@ -265,10 +265,8 @@ class Chapters:
 
     def _waited(self, number: int, begin: Position) -> Read:
         for pause in (*PAUSES, None) if _far(self.corpus) else (None,):
-            reader = self._reader(number, begin)
-            self.ahead = None
             try:
-                return reader.result()
+                return self._ask(number, begin).result()
             except UserError as error:
                 if pause is None:
                     raise
@@ -276,14 +274,16 @@ class Chapters:
                 time.sleep(pause)
         raise AssertionError
 
-    def _reader(self, number: int, begin: Position) -> Reader:
-        """What reads a chapter: it has begun, or begins now."""
-        if self.ahead is not None:
-            if self.ahead[0] == number:
-                return self.ahead[1]
-            self.ahead[1].close()
-        corpus, folder = self.corpus.model_copy(update={"valid_fraction": self.fraction}), self.out / FOLDER
-        return Reader(corpus, self.text.tokenizer, folder, number, begin, self.files)
+    def _ask(self, number: int, begin: Position) -> Reader:
+        """What reads a chapter: it has begun already, or begins now."""
+        if self.reader is not None and self.reader.asked not in (None, number):
+            self.close()
+        if self.reader is None:
+            corpus = self.corpus.model_copy(update={"valid_fraction": self.fraction})
+            self.reader = Reader(corpus, self.text.tokenizer, self.out / FOLDER, self.files)
+        if self.reader.asked is None:
+            self.reader.ask(number, begin)
+        return self.reader
 
     def _read_ahead(self, number: int) -> None:
         """Begin with the chapter after line `number`, if it is still to be read, and drop what lies behind."""
@@ -293,8 +293,8 @@ class Chapters:
         known = next((c for c in self.table if c.number == line.number + 1), None)
         if known is not None and (self.out / FOLDER / known.prepared / "meta.json").exists():
             return
-        if self.ahead is None or self.ahead[0] != line.number + 1:
-            self.ahead = (line.number + 1, self._reader(line.number + 1, Position.of(line.end)))
+        if self.reader is None or self.reader.asked != line.number + 1:
+            self._ask(line.number + 1, Position.of(line.end))
             self._drop(number)
 
     def _drop(self, number: int) -> None:
@@ -317,9 +317,9 @@ class Chapters:
     def close(self) -> None:
         """Stop reading."""
         with self.lock:
-            if self.ahead is not None:
-                self.ahead[1].close()
-                self.ahead = None
+            if self.reader is not None:
+                self.reader.close()
+                self.reader = None
 
     def clear(self) -> None:
         """Remove what the run no longer needs, since it is at its end."""

@@ -177,7 +177,7 @@ def _remote(url: str) -> Sequence[File]:
     except Exception as error:  # each file system has its own
         raise UserError(f"cannot reach {url}: {one_line(error)}; check the address, access and network") from error
     if not every:
-        raise UserError(f"there is no file at {url}: check the address")
+        raise UserError(f"no file can be reached at {url}: check the address, access and network")
     return every if pattern or found == [place] else _known(every, url, url)
 
 

@@ -43,12 +43,11 @@ def lines(
     skip = 0 if cursor is None else cursor.at.row
     for number, block in blocks(path, encoding, strict, counts, cursor):
         if cursor is not None:
-            begin = cursor.now
-            for row, line in enumerate(block.split("\n")):
-                if row >= skip:
-                    cursor.now = Position(begin.file, begin.offset, begin.line, row)
-                    yield number + row, line
-            skip = 0
+            begin, every = cursor.now, block.split("\n")
+            for row, line in enumerate(every[skip:], skip):
+                cursor.now = Position(begin.file, begin.offset, begin.line, row)
+                yield number + row, line
+            skip = max(0, skip - len(every))  # what was one block may be several, read from elsewhere
         elif "\n" in block:
             yield from enumerate(block.split("\n"), number)
         else:  # one long line is not copied

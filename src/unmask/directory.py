@@ -29,7 +29,7 @@ from unmask.config.base import flat
 from unmask.data.cache import cache_folder
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
-from unmask.data.stream import FOLDER, TABLE, Chapters
+from unmask.data.stream import FOLDER, TABLE, Chapters, amounts
 from unmask.data.text import absolute, title
 from unmask.errors import UserError
 from unmask.model.families import FAMILIES
@@ -216,7 +216,8 @@ def data_of(run: Path | None) -> dict[str, Any] | None:
     if run is not None and (run / "text.json").is_file():
         with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):  # the text may be gone
             values = json.loads((run / "text.json").read_text(encoding="utf-8"))
-            return Prepared.load(Path(values["prepared"])).summary()
+            found = Prepared.load(Path(values["prepared"])).summary()
+            return {**found, "train": amounts(run)} if (run / TABLE).exists() else found
     return None
 
 

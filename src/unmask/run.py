@@ -197,7 +197,8 @@ def _announce(recipe: Recipe, text: Prepared, loader: Loader, trainer: Trainer, 
     each = sizes(trainer.networks)
     trained = " and ".join(f"{n:,} ({name})" if len(each) > 1 else f"{n:,}" for name, n in each.items())
     size, where = len(text.train.tokens), trainer.settings.device
-    say(f"{trainer.out}: {recipe.objective.type}, {trained} parameters, {size:,} training tokens, on {where}")
+    of_them = " in the stream's first chapter" if recipe.corpus.stream else ""
+    say(f"{trainer.out}: {recipe.objective.type}, {trained} parameters, {size:,} training tokens{of_them}, on {where}")
     if len(text.train.sources) > 1:
         say(loader.mixture([s.name for s in text.train.sources], recipe.budget.steps))
     for sentence in (*loader.notes, *misfits(text)):

@@ -45,6 +45,7 @@ def _table(place: Path) -> None:
         pq.write_table(table, place / f"{k}.parquet", row_group_size=7)
 
 
+START = Position()
 MAKERS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "json lines": (lambda p: _lines(p, packed=False), {}),
     "targets": (lambda p: _lines(p, packed=False), {"target": "answer"}),
@@ -66,7 +67,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(textfile, "CHUNK", 100)
 
 
-def passed(source: SourceConfig, begin: Position = Position()) -> list[tuple[tuple[str, str | None], Position]]:
+def passed(source: SourceConfig, begin: Position = START) -> list[tuple[tuple[str, str | None], Position]]:
     """Each document from a position on, and where its record begins."""
     cursor = Cursor(begin)
     return [((d.text, d.target), cursor.at) for d in corpora.records(source, Counts(), cursor)]

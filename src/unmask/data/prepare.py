@@ -115,6 +115,7 @@ def _first_chapter(
         prepared, span = Prepared.load(cache_dir / known["prepared"]), Span.of(known["span"])
         say(f"re-using the stream's first chapter in {prepared.directory}")
         return replace(prepared, span=span)
+    say(f"reading the first chapter of the stream, {corpus.chapter:,} bytes of text; later ones are read in training")
     with spooled(corpus, valid, cache_dir, listed=listed) as chapter:
         for sentence in chapter.notes:
             say(sentence)

@@ -65,6 +65,9 @@ class Chapter:
     """The fingerprint of its text and tokenizer."""
     documents: int
     """That are trained on."""
+    tokens: int
+    bytes: int
+    """UTF-8 bytes of their texts."""
     held_out: int
     """Documents that belong to the held-out side."""
     samples: int
@@ -211,6 +214,8 @@ class Chapters:
             end=None if read.span.end is None else read.span.end.dump(),
             prepared=read.prepared,
             documents=len(text.train),
+            tokens=len(text.train.tokens),
+            bytes=int(text.train.bytes.sum()),
             held_out=len(text.valid) if self.fraction else 0,
             samples=0 if loader is None else len(loader.pieces),
             first=first,
@@ -337,7 +342,7 @@ class Chapters:
 def coverage(table: Sequence[Chapter], steps: int) -> str:
     """What so many updates have read of a stream.
 
-    >>> one = Chapter(0, 0, {}, {"file": 1}, "", 900, 50, 410, 0, 0, 40, 10)
+    >>> one = Chapter(0, 0, {}, {"file": 1}, "", 900, 7000, 9000, 50, 410, 0, 0, 40, 10)
     >>> two = replace(one, number=1, end=None, first=10, before=400)
     >>> coverage([one, two], 14)
     'the stream: chapter 1 read to its end, each text once (10 samples are left over, too few for one more update; 50 \
@@ -364,6 +369,13 @@ documents are held out); stopped inside chapter 2, after 4 of its 10 updates'
         stop = f"stopped inside chapter {last.number + 1}, after {steps - last.first:,} of its {last.updates:,} updates"
         done = f"{done}; {stop}" if done else stop
     return f"the stream: {done}"
+
+
+def amounts(out: Path) -> dict[str, dict[str, int]]:
+    """How much text of a stream a run has read, each chapter counted once."""
+    lines = {line.number: line for line in read_table(out)[1]}
+    name = "of a stream, chapter 1" if len(lines) == 1 else f"of a stream, chapters 1 to {len(lines)}"
+    return {name: {k: sum(getattr(x, k) for x in lines.values()) for k in ("documents", "tokens", "bytes")}}
 
 
 def read_table(out: Path) -> tuple[Sequence[tuple[str, int, str]], list[Chapter]]:

@@ -87,6 +87,10 @@ def sampled(recipe: Recipe, cache: str | Path | None, say: Say) -> Sampled:
     """Prepare the text once, for every run, and look at what a token costs."""
     if recipe.init is not None:
         raise UserError("a ladder trains every size from nothing: leave init= out")
+    if recipe.corpus.stream:
+        raise UserError(
+            "a ladder says how often its runs repeat their text, which of a stream is not known: leave stream"
+        )
     text = prepare(recipe.corpus, recipe.valid, recipe.tokenizer, cache_folder(cache), say)
     loader = training_loader(resolve(recipe, text.tokenizer), text)
     return Sampled(recipe, text, [loader(step) for step in range(SAMPLE)])

@@ -145,15 +145,16 @@ class Chapters:
         raise ValueError(f"update {step} is before the first chapter")
 
     def _loader(self, number: int) -> Loader:
-        if number not in self.loaders:
-            line = self.table[number]
-            self._keep(number, self.make(self._text(number), line.stretch))
-        return self.loaders[number]
+        loader = self.loaders.get(number) or self.make(self._text(number), self.table[number].stretch)
+        self._keep(number, loader)
+        return loader
 
     def _keep(self, number: int, loader: Loader) -> None:
+        """Hold a chapter open, and of the others those that were asked for last."""
+        self.loaders.pop(number, None)
         self.loaders[number] = loader
         while len(self.loaders) > LOADERS:
-            del self.loaders[min(self.loaders)]
+            del self.loaders[next(iter(self.loaders))]
 
     # ------------------------------------------------------------ the table
 

@@ -46,7 +46,15 @@ def values(folder: Path, **more: Any) -> dict[str, Any]:
     """A tiny run whose chapters hold about 17 updates."""
     left = {k: v for k, v in rankwork.TINY.items() if k != "budget.steps"}
     stream = {"corpus.path": str(folder / "text"), "corpus.stream": True, "corpus.chapter": 2500}
-    return {**left, **stream, "evaluation.pieces": 4, "checkpoint.every": 7, "budget.steps": STEPS, **more}
+    return {
+        **left,
+        **stream,
+        "evaluation.pieces": 4,
+        "train.optimizer": "adamw",
+        "checkpoint.every": 7,
+        "budget.steps": STEPS,
+        **more,
+    }
 
 
 def words(folder: Path, **more: Any) -> list[str]:
@@ -100,7 +108,7 @@ def test_killed_and_resumed_it_is_bit_for_bit_the_same(folder: Path, uncut: Path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     *cut, end = map(json.loads, done.stdout.splitlines())
-    assert [c["exit"] for c in cut] == [-9, -9, 143] and end["exit"] == 0, (out / "said.txt").read_text()
+    assert [c["exit"] for c in cut] == [-9, -9, 130] and end["exit"] == 0, (out / "said.txt").read_text()
     assert rankwork.losses(folder, "cut") == rankwork.losses(folder, "uncut")
     assert weights(out) == weights(uncut) and read_table(out) == read_table(uncut)
 
@@ -122,8 +130,9 @@ def test_what_is_done_with_it_afterwards(folder: Path, uncut: Path, tmp_path: Pa
     lm.export(tmp_path / "hf")
     _, table = read_table(uncut)
     card = (tmp_path / "hf" / "README.md").read_text()
-    documents = sum(line.documents for line in table)
-    assert f"- Training text (of a stream, chapters 1 to {len(table)}): {documents} documents" in card
+    first = [line for line in table if line.epoch == 0]  # the run reads some of them twice
+    documents = sum(line.documents for line in first)
+    assert f"- Training text (of a stream, chapters 1 to {len(first)}): {documents} documents" in card
     recipe = load_recipe("encoder-small", values(folder, **{"budget.steps": None, "budget.tokens": 20_000}))
     planned = plan(recipe, cache=folder / "cache")
     assert planned["stream"] and planned["steps_are"] == "by a sample of its batches"
@@ -142,8 +151,7 @@ def test_a_text_of_its_own_is_held_out(folder: Path) -> None:
     (folder / "held.txt").write_text("a ship that nobody has seen " * 9)
     run = trained(folder, "valid", valid=str(folder / "held.txt"), **{"budget.steps": 25})
     _, table = read_table(run.out)
-    assert len(table) == 2 and [line.held_out for line in table] == [0, 0]
-    assert table[0].documents > 0 and run.held_out.loss > 0
+    assert len(table) > 1 and {line.held_out for line in table} == {0} and run.held_out.loss > 0
 
 
 def test_it_goes_on_only_from_the_same_stream(folder: Path, tmp_path: Path) -> None:

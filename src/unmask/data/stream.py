@@ -344,7 +344,7 @@ def coverage(table: Sequence[Chapter], steps: int) -> str:
     """What so many updates have read of a stream.
 
     >>> one = Chapter(0, 0, {}, {"file": 1}, "", 900, 7000, 9000, 50, 410, 0, 0, 40, 10)
-    >>> two = replace(one, number=1, end=None, first=10, before=400)
+    >>> two = Chapter(1, 0, {"file": 1}, None, "", 900, 7000, 9000, 50, 410, 10, 400, 40, 10)
     >>> coverage([one, two], 14)
     'the stream: chapter 1 read to its end, each text once (10 samples are left over, too few for one more update; 50 \
 documents are held out); stopped inside chapter 2, after 4 of its 10 updates'
@@ -362,7 +362,7 @@ documents are held out); stopped inside chapter 2, after 4 of its 10 updates'
             if done
             else f"{more} read to {'its' if len(since) == 1 else 'their'} end, each text once"
         )
-    left, held = (sum(getattr(line, name) for line in whole) for name in ("left_over", "held_out"))
+    left, held = sum(line.left_over for line in whole), sum({x.number: x.held_out for x in whole}.values())
     apart = [f"{left:,} samples are left over, too few for one more update"] * bool(left)
     apart += [f"{held:,} documents are held out"] * bool(held)
     done += f" ({'; '.join(apart)})" if apart else ""

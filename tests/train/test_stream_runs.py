@@ -154,6 +154,13 @@ def test_a_text_of_its_own_is_held_out(folder: Path) -> None:
     assert len(table) > 1 and {line.held_out for line in table} == {0} and run.held_out.loss > 0
 
 
+def test_a_relative_path_is_the_same_stream(folder: Path, uncut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "beside").mkdir()
+    monkeypatch.chdir(folder / "beside")
+    run = trained(folder, "relative", **{"corpus.path": "../text/*.jsonl", "budget.steps": 25})
+    assert read_table(run.out)[1] == read_table(uncut)[1][: len(read_table(run.out)[1])]
+
+
 def test_it_goes_on_only_from_the_same_stream(folder: Path, tmp_path: Path) -> None:
     text = write(tmp_path / "text")
     run = trained(folder, "changed", **{"corpus.path": str(text), "budget.steps": 20})

@@ -50,7 +50,7 @@ def listing(corpus: CorpusConfig) -> Listing:
 
 
 def _name(file: File) -> str:
-    return str(file.absolute()) if isinstance(file, Path) else str(file)
+    return os.path.abspath(file) if isinstance(file, Path) else str(file)  # as `data.text.absolute` has it
 
 
 def _chosen(corpus: CorpusConfig, listed: Listing) -> list[File] | None:

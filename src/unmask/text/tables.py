@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,7 +228,7 @@ def hub_listing(source: SourceConfig) -> list[list[Any]]:
     base = Path(HubName.of(source.path).name)
     if base.is_dir():
         every = sorted(p for p in base.rglob("*") if p.is_file() and not p.name.startswith("."))
-        return [[str(p), size_of(p), version_of(p)] for p in every]
+        return [[os.path.abspath(p), size_of(p), version_of(p)] for p in every]
     return [[str(part), 0, ""] for part in hub_content(source)]
 
 

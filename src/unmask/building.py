@@ -95,10 +95,11 @@ BEGINS = 12
 
 
 def _texts(loader: Loader | Chapters, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
-    """The texts that an update reads: each one's document and first words."""
+    """The texts that an update reads: each one's document (of a stream, in its chapter) and first words."""
     decode = text.tokenizer.decode
+    chapter = {"chapter": loader.chapter(step)} if isinstance(loader, Chapters) else {}
     return [
-        {"document": document, "begins": decode(tokens[:BEGINS].tolist())}
+        {**chapter, "document": document, "begins": decode(tokens[:BEGINS].tolist())}
         for document, tokens in loader.texts(step, progress)
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -266,10 +267,12 @@ def test_the_first_chapter_is_found_again(tmp_path: Path, source: Path) -> None:
     other = Run(tmp_path, source)
     assert other.said == [f"re-using the stream's first chapter in {one.text.directory}"]
     assert other.text.span == one.text.span and other.text.directory == one.text.directory
-    assert not list((tmp_path / "cache").glob(".reading-*"))
+    assert not list((tmp_path / "cache").glob(".reading*"))
+    left = tmp_path / "cache" / f".reading.{socket.gethostname()}.999999999-0.jsonl"
+    left.write_text("by a process that was killed")
     text = (source / "0.jsonl").read_text()
     (source / "0.jsonl").write_text(text.replace("0001", "1111"))
-    assert Run(tmp_path, source).text.directory != one.text.directory
+    assert Run(tmp_path, source).text.directory != one.text.directory and not left.exists()
 
 
 def test_what_a_stream_cannot_have_is_refused(tmp_path: Path, source: Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from unmask.config import CorpusConfig
 from unmask.data.text import Text
+from unmask.data.whole import alive
 from unmask.errors import UserError
 from unmask.text import corpus as corpora
 from unmask.text.document import Counts, Document, utf8_length
@@ -81,11 +83,14 @@ def spooled(
     listed: the files as they were when the run was started.
     """
     listed = listing(corpus) if listed is None else listed
-    place = folder / f".reading-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
+    place = folder / f"{_owner()}{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
     counts, cursor = Counts(), Cursor(begin)
     try:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob(f"{_owner()}*"):  # by processes that were killed
+                if not alive(left.name.removeprefix(_owner()).split("-")[0]):
+                    left.unlink(missing_ok=True)
             with contextlib.closing(corpora.records(corpus, counts, cursor, _chosen(corpus, listed))) as records:
                 end, number = _write(records, cursor, place, corpus.chapter)
         except OSError as error:
@@ -102,6 +107,10 @@ def spooled(
     finally:
         with contextlib.suppress(OSError):
             place.unlink(missing_ok=True)
+
+
+def _owner() -> str:
+    return f".reading.{socket.gethostname()}."
 
 
 def _write(records: Iterator[Document], cursor: Cursor, place: Path, limit: int) -> tuple[Position | None, int]:

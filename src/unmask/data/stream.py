@@ -125,6 +125,13 @@ class Chapters:
         """The texts that an update reads, see `Loader`; numbers are of documents in the chapter."""
         return self._at(step).texts(step, progress)
 
+    def chapter(self, step: int) -> int:
+        """The number, from 1, of the chapter that an update reads."""
+        self._at(step)
+        number = self._number(step)
+        assert number is not None
+        return self.table[number].number + 1
+
     def _at(self, step: int) -> Loader:
         with self.lock:
             if not self.table:

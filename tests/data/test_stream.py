@@ -275,6 +275,28 @@ def test_the_first_chapter_is_found_again(tmp_path: Path, source: Path) -> None:
     assert Run(tmp_path, source).text.directory != one.text.directory and not left.exists()
 
 
+def test_a_corpus_behind_a_url_is_prepared_like_one_on_disk(tmp_path: Path, source: Path) -> None:
+    here, there = (
+        prepare(CorpusConfig(path=path), None, TokenizerConfig(type="byte"), tmp_path / "cache", lambda _: None)
+        for path in (str(source), f"file://{source}/*.jsonl")
+    )
+    assert np.array_equal(here.train.tokens, there.train.tokens) and len(there.valid) == len(here.valid)
+
+
+def test_what_a_study_looks_for_it_looks_for_in_the_first_chapter(tmp_path: Path, source: Path) -> None:
+    from unmask.compare.contamination import contamination
+    from unmask.recipe import load_recipe
+
+    lines = [json.dumps({"text": " ".join(f"{i}-{k}" for k in range(15))}) + "\n" for i in range(90)]
+    (source / "0.jsonl").write_text("".join(lines))  # twenty words are enough to be looked for
+    settings = {"corpus": str(source / "0.jsonl"), "corpus.stream": True, "corpus.chapter": 3000, "budget.steps": 1}
+    said: list[str] = []
+    told = contamination(load_recipe("encoder-small", settings), {}, said.append)
+    held_out = sum(share(json.loads(line)["text"]) < 0.05 for line in lines[:50])
+    assert said[0].startswith("found in the stream's first chapter: held-out text: 0 of ") and told
+    assert int(said[0].split(" of ")[1].split()[0]) <= held_out + 3
+
+
 def test_what_a_stream_cannot_have_is_refused(tmp_path: Path, source: Path) -> None:
     with pytest.raises(UserError, match=r"the held-out part of .*text \(chapter 1\) is empty"):
         Run(tmp_path, source, chapter=1)

@@ -12,7 +12,7 @@ no target at all is counted and leaves the weights as they are; its number passe
 Where several processes train one run, micro-batch m belongs to rank m mod R (`ranks`), and sums, norms, counts and
 gradients are added over the ranks: M is that of the whole update, and its number keys dropout.
 
-Everything an update depends on is (seed, step, weights, optimizer state, plan, and of a stream its table): a run that is
+Everything an update depends on is (seed, step, weights, optimizer state, plan; of a stream, its table): a run that is
 killed at any moment and resumed equals the uncut run bit for bit, on the same machine and thread count.
 """
 

@@ -17,6 +17,7 @@ import pytest
 from serving import Server
 from unmask.batch import Batch
 from unmask.config import CorpusConfig, TokenizerConfig
+from unmask.data import stream
 from unmask.data.loader import Loader, Stretch
 from unmask.data.parts import prepare_part
 from unmask.data.prepare import prepare
@@ -158,7 +159,7 @@ def test_what_is_read_when_changes_nothing(tmp_path: Path, source: Path, monkeyp
     late.close()
 
 
-def test_a_stream_behind_a_server_goes_on(tmp_path: Path) -> None:
+def test_a_stream_behind_a_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "web", files=1)
     server = Server(tmp_path / "web", ranges=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -173,6 +174,14 @@ def test_a_stream_behind_a_server_goes_on(tmp_path: Path) -> None:
     again.close()
     server.shutdown()
     server.server_close()
+    shutil.rmtree(run.out / FOLDER)
+    monkeypatch.setattr(stream, "PAUSES", (0.0, 0.0))
+    run.said.clear()
+    gone = run.chapters(begin=False)
+    with pytest.raises(UserError, match="no file can be reached at"):
+        gone(steps - 1)
+    assert len(run.said) == 2 and all("it is read again" in sentence for sentence in run.said)
+    gone.close()
 
 
 def test_going_on_opens_no_earlier_file(tmp_path: Path, source: Path) -> None:

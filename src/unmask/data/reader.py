@@ -1,6 +1,6 @@
 """A process that reads and prepares chapters of a stream, one by one, while the caller trains.
 
-It is `python -c "… serve()"`: it imports neither torch nor the caller's program, ignores Ctrl-C, and ends at once when
+It is `python -c "… serve()"`: it imports neither torch nor the caller's program, ignores signals, and ends at once when
 its input does, so none is left behind by a caller that was killed. A question and its answer are a line of JSON each.
 """
 
@@ -95,7 +95,9 @@ class Reader:
 
 def serve() -> None:
     """Answer questions until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for request in (signal.SIGINT, signal.SIGTERM):  # schedulers send them to all processes of a job
+        signal.signal(request, signal.SIG_IGN)
+    os.nice(5)  # training comes first, and has the machine to itself as soon as the chapter is there
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     questions: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

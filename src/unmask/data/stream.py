@@ -303,12 +303,13 @@ class Chapters:
         line, total = self.table[number], self.total()
         if line.end is None or (total or np.inf) <= line.first + line.updates:
             return
+        if self.reader is not None and self.reader.asked == line.number + 1:
+            return
         known = next((c for c in self.table if c.number == line.number + 1), None)
         if known is not None and (self.out / FOLDER / known.prepared / "meta.json").exists():
             return
-        if self.reader is None or self.reader.asked != line.number + 1:
-            self._ask(line.number + 1, Position.of(line.end))
-            self._drop(number)
+        self._ask(line.number + 1, Position.of(line.end))
+        self._drop(number)
 
     def _drop(self, number: int) -> None:
         """Remove shards of chapters before the last one; whoever resumes there reads them again."""

@@ -356,20 +356,22 @@ def coverage(table: Sequence[Chapter], steps: int) -> str:
     >>> coverage([one, two], 14)
     'the stream: chapter 1 read to its end, each text once (10 samples are left over, too few for one more update; 50 \
 documents are held out); stopped inside chapter 2, after 4 of its 10 updates'
+    >>> again = Chapter(0, 1, {}, {"file": 1}, "", 900, 7000, 9000, 50, 410, 20, 800, 40, 10)
+    >>> coverage([one, two, again], 25)
+    'the stream: read to its end, each text once (20 samples are left over, too few for one more update; 100 \
+documents are held out); stopped inside chapter 1, after 5 of its 10 updates'
     """
     read = [line for line in table if line.first < steps]
     whole, last = [line for line in read if line.first + line.updates <= steps], read[-1]
     times = sum(line.end is None for line in whole)
     inside = whole[-1] is not last if whole else True
-    done = f"read {times} time{'s' * (times > 1)} to its end, each text once each time" if times else ""
+    done = ""
+    if times:
+        done = "read to its end, each text once" if times == 1 else f"read {times} times to its end, each text as often"
     since = [line for line in whole if line.epoch == last.epoch]
     if since and since[-1].end is not None:
-        more = "chapter 1" if len(since) == 1 else f"chapters 1 to {len(since)}"
-        done = (
-            f"{done}, then {more}"
-            if done
-            else f"{more} read to {'its' if len(since) == 1 else 'their'} end, each text once"
-        )
+        more, its = ("chapter 1", "its") if len(since) == 1 else (f"chapters 1 to {len(since)}", "their")
+        done = f"{done}, then {more} once more" if done else f"{more} read to {its} end, each text once"
     left, held = sum(line.left_over for line in whole), sum({x.number: x.held_out for x in whole}.values())
     apart = [f"{left:,} samples are left over, too few for one more update"] * bool(left)
     apart += [f"{held:,} documents are held out"] * bool(held)

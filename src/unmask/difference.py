@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config.base import flat
-from unmask.data.stream import TABLE, read_table
+from unmask.data.chapters import TABLE, read_table
 from unmask.directory import stored_recipe
 from unmask.errors import UserError
 from unmask.recipe import Recipe, shipped, validate, values_of

@@ -27,9 +27,10 @@ import yaml
 
 from unmask.config.base import flat
 from unmask.data.cache import cache_folder
+from unmask.data.chapters import TABLE, amounts
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
-from unmask.data.stream import FOLDER, TABLE, Chapters, amounts
+from unmask.data.stream import FOLDER, Chapters
 from unmask.data.text import absolute, title
 from unmask.errors import UserError
 from unmask.model.families import FAMILIES

@@ -18,12 +18,13 @@ from serving import Server
 from unmask.batch import Batch
 from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.data import stream
+from unmask.data.chapters import TABLE, Chapter, read_table
 from unmask.data.loader import Loader, Stretch
 from unmask.data.parts import prepare_part
 from unmask.data.prepare import prepare
 from unmask.data.reader import Reader
 from unmask.data.shards import Prepared
-from unmask.data.stream import FOLDER, TABLE, Chapter, Chapters, read_table
+from unmask.data.stream import FOLDER, Chapters
 from unmask.errors import UserError
 from unmask.objectives.base import Objective
 from unmask.objectives.masked import Masked

@@ -13,7 +13,8 @@ import rankwork
 from test_torchrun import torchrun
 
 import unmask
-from unmask.data.stream import FOLDER, read_table
+from unmask.data.chapters import read_table
+from unmask.data.stream import FOLDER
 from unmask.difference import difference
 from unmask.errors import UserError
 from unmask.planning import plan

@@ -155,6 +155,21 @@ def test_a_text_of_its_own_is_held_out(folder: Path) -> None:
     assert len(table) > 1 and {line.held_out for line in table} == {0} and run.held_out.loss > 0
 
 
+def test_what_is_trained_is_kept_where_the_stream_fails(folder: Path, uncut: Path, tmp_path: Path) -> None:
+    text = write(tmp_path / "text")
+    whole = (text / "1.jsonl").read_bytes()
+    (text / "1.jsonl").write_bytes(whole[:-3] + b"xxx")  # no JSON any more, as large as before
+    more = {"corpus.path": str(text), "checkpoint.every": 1000}
+    with pytest.raises(UserError, match=r"1.jsonl:99 is no valid JSON"):
+        trained(folder, "failed", **more)
+    out = folder / "failed"
+    failed = read_table(out)[1][-1]
+    assert list(checkpoint.find(out / "checkpoints").whole)[-1] == failed.first + failed.updates > 0
+    (text / "1.jsonl").write_bytes(whole)
+    unmask.resume_run(out, cache=folder / "cache")
+    assert rankwork.losses(folder, "failed") == rankwork.losses(folder, "uncut")
+
+
 def test_a_relative_path_is_the_same_stream(folder: Path, uncut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "beside").mkdir()
     monkeypatch.chdir(folder / "beside")

@@ -31,7 +31,7 @@ from unmask.data.chapters import Chapter, coverage, read_table, write_table
 from unmask.data.loader import Loader, Stretch
 from unmask.data.reader import Read, Reader
 from unmask.data.shards import Prepared
-from unmask.errors import UserError
+from unmask.errors import Unread, UserError
 from unmask.text.files import is_url
 from unmask.text.position import Position, Span
 from unmask.text.progress import Say
@@ -93,14 +93,20 @@ class Chapters:
 
     def _at(self, step: int) -> Loader:
         with self.lock:
-            if not self.table:
-                self._read_table()
-            while (number := self._number(step)) is None:
-                self._extend()
-            loader = self._loader(number)
-            if self.writes:
-                self._read_ahead(number)
-            return loader
+            try:
+                return self._found(step)
+            except UserError as error:
+                raise Unread(str(error)) from error
+
+    def _found(self, step: int) -> Loader:
+        if not self.table:
+            self._read_table()
+        while (number := self._number(step)) is None:
+            self._extend()
+        loader = self._loader(number)
+        if self.writes:
+            self._read_ahead(number)
+        return loader
 
     def _number(self, step: int) -> int | None:
         """The line of the chapter that an update belongs to."""

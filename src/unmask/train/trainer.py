@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from unmask.batch import Batch, TermKey
 from unmask.config.base import finite
-from unmask.errors import Diverged, UserError
+from unmask.errors import Diverged, Unread, UserError
 from unmask.keyed import row_keys
 from unmask.tensors import named_once
 from unmask.train import checkpoint, faults, schedule
@@ -117,7 +117,11 @@ class Trainer:
                 if self.counters.step:  # stopped while evaluating: that comes first
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
-                    line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
+                    try:
+                        line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
+                    except Unread:
+                        self._keep(metrics)
+                        raise
                     if self.ranks.first and self.gradients is not None and self.gradients.due(self.counters.step):
                         line["gradients"] = self._compare(self.gradients)
                     metrics.write(line)
@@ -384,6 +388,13 @@ class Trainer:
                 place = checkpoint.write(self.checkpoints, c.step, self.networks, optimizer, state, tensors)
                 c.checkpoint_bytes += checkpoint.size(place)
                 checkpoint.retain(self.checkpoints, config.keep, c.best_step, config.at, not config.only_best)
+
+    def _keep(self, metrics: Metrics | Unwritten) -> None:
+        """Save what is trained, where no text comes any more; alone, since other ranks may wait for that text."""
+        step = self.counters.step
+        if self.ranks.count == 1 and step and step not in checkpoint.find(self.checkpoints).whole:
+            self._save(metrics)
+            self._say(f"the run is saved after step {step}: resume=auto continues once the text can be read")
 
     def _compare(self, gradients: Gradients) -> dict[str, object]:
         """The gradients of the parts of the last update's micro-batch with the most parts, one by one."""

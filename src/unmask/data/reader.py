@@ -97,7 +97,8 @@ def serve() -> None:
     """Answer questions until the input ends."""
     for request in (signal.SIGINT, signal.SIGTERM):  # schedulers send them to all processes of a job
         signal.signal(request, signal.SIG_IGN)
-    os.nice(5)  # training comes first, and has the machine to itself as soon as the chapter is there
+    if hasattr(os, "nice"):  # not on Windows
+        os.nice(5)  # training comes first, and has the machine to itself as soon as the chapter is there
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     questions: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

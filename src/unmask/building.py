@@ -10,9 +10,10 @@ import numpy as np
 from torch import nn
 
 from unmask.config import ModelConfig
-from unmask.data.loader import Loader
+from unmask.data.loader import Loader, Stretch
 from unmask.data.shards import Prepared
 from unmask.data.stages import Stages, seed_of
+from unmask.data.stream import Chapters
 from unmask.data.targets import counts_by_part
 from unmask.data.text import absolute
 from unmask.errors import UserError
@@ -42,9 +43,11 @@ def build(
     progress: Progress | None = None,
     classes: Classes | None = None,
     ranks: Ranks | None = None,
+    chapters: Chapters | None = None,
 ) -> tuple[Trainer, Callable[[nn.ModuleDict], HeldOut]]:
     """The trainer of a resolved recipe, and the function that measures its networks on held-out text.
 
+    chapters: of a stream, whose first one is `text`; without, the run is trained on `text` alone.
     classes: told of what is measured during training; what it says goes to `progress`.
     """
     objective, ranks = recipe.objective, ranks or Ranks()
@@ -72,7 +75,7 @@ def build(
     trainer = Trainer(
         networks,
         program_of(objective),
-        batches,
+        chapters or batches,
         lambda batch: batch_flops(recipe.model, batch, objective),
         settings,
         out,
@@ -81,8 +84,11 @@ def build(
         norms_of(objective),
         Gradients(recipe.evaluation.gradients_every) if recipe.evaluation.gradients_every else None,
         ranks,
-        lambda step, progress: _texts(batches, text, step, progress),
+        lambda step, progress: _texts(chapters or batches, text, step, progress),
+        sample=batches,
     )
+    if chapters is not None:
+        chapters.total = lambda: trainer.total_steps
     return trainer, evaluate
 
 
@@ -90,17 +96,18 @@ BEGINS = 12
 """Tokens that tell which text is meant."""
 
 
-def _texts(batches: Loader | Stages, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
-    """The texts that an update reads: each one's document and first words."""
+def _texts(batches: Loader | Stages | Chapters, text: Prepared, step: int, progress: float) -> list[dict[str, Any]]:
+    """The texts that an update reads: each one's document (of a stream, in its chapter) and first words."""
     decode = text.tokenizer.decode
+    chapter = {"chapter": batches.chapter(step)} if isinstance(batches, Chapters) else {}
     return [
-        {"document": document, "begins": decode(tokens[:BEGINS].tolist())}
+        {**chapter, "document": document, "begins": decode(tokens[:BEGINS].tolist())}
         for document, tokens in batches.texts(step, progress)
     ]
 
 
 def training_batches(recipe: Recipe, text: Prepared) -> Stages:
-    """The batches of a resolved recipe's run."""
+    """The batches of a resolved recipe's run; of a stream (`chapters_of`), its first chapter again and again."""
     made: dict[Shape, Loader] = {}
     loaders = []
     for stage in recipe.stages:
@@ -118,8 +125,26 @@ def _ordered(recipe: Recipe, text: Prepared, shape: Shape, others: list[Loader])
     return training_loader(recipe, text, shape, seed_of(recipe.seed, alike[0])) if alike else own
 
 
-def training_loader(recipe: Recipe, text: Prepared, shape: Shape | None = None, seed: int | None = None) -> Loader:
-    """The batches of a resolved recipe without its stages; of rows of another shape, in another order."""
+def chapters_of(recipe: Recipe, text: Prepared, out: Path, ranks: Ranks, say: Callable[[str], None]) -> Chapters | None:
+    """The batches of a resolved recipe whose corpus is a stream; `text` is its first chapter. None of another one."""
+    if not recipe.corpus.stream:
+        return None
+    fraction = recipe.corpus.valid_fraction if recipe.valid is None else 0.0
+    loader = lambda text, stretch: training_loader(recipe, text, stretch=stretch)
+    return Chapters(out, recipe.corpus, fraction, text, loader, ranks.first, say)
+
+
+def training_loader(
+    recipe: Recipe,
+    text: Prepared,
+    shape: Shape | None = None,
+    seed: int | None = None,
+    stretch: Stretch | None = None,
+) -> Loader:
+    """The batches of a resolved recipe without its stages; of rows of another shape, in another order.
+
+    stretch: of a text that is a chapter of a stream.
+    """
     objective = recipe.objective
     return Loader(
         text.train,
@@ -133,6 +158,7 @@ def training_loader(recipe: Recipe, text: Prepared, shape: Shape | None = None, 
         mix=recipe.corpus,
         kept=text.train,
         words=_words(recipe, text),
+        stretch=stretch,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.config.base import flat
+from unmask.data.chapters import TABLE, read_table
 from unmask.directory import stored_recipe
 from unmask.errors import UserError
 from unmask.recipe import Recipe, shipped, validate, values_of
@@ -24,16 +25,19 @@ def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
         a, b          what was given
         same          whether nothing that decides a run differs: settings, text, tokenizer
         settings      [{"setting", "a", "b"}] of the recipes, flattened; None where one has no such setting
-        text          "same", "different", or "unknown" where one is a recipe: the fingerprints of the prepared text
+        text          "same", "different", or "unknown" where one is a recipe: the fingerprints of the prepared text;
+                      of streams, those of the chapters that both have read
         tokenizer     likewise, of the tokenizers
         environment   [{"what", "a", "b"}]: versions, processor, threads, precision
         results       [{"measure", "a", "b"}]: counters and held-out figures, where they differ
     """
     one, other = _Side(a), _Side(b)
     settings = _differing("setting", one.settings, other.settings)
+    both = min(len(one.chapters), len(other.chapters))  # of a stream, what both have read of it
+    texts = ((one.text, *one.chapters[:both]), (other.text, *other.chapters[:both]))
     text, tokenizer = (
         "unknown" if None in pair else "same" if pair[0] == pair[1] else "different"
-        for pair in ((one.text, other.text), (one.tokenizer, other.tokenizer))
+        for pair in ((None, None) if None in (one.text, other.text) else texts, (one.tokenizer, other.tokenizer))
     )
     return {
         "a": str(a),
@@ -56,6 +60,7 @@ class _Side:
         self.environment: Values = {}
         self.results: Values = {}
         self.text: str | None = None
+        self.chapters: list[str] = []
         self.tokenizer: str | None = None
         if not self.run:
             self.settings = flat(_recipe(str(what)).model_dump(mode="json"))
@@ -64,6 +69,8 @@ class _Side:
             raise UserError(told)
         self.settings = flat(stored_recipe(place).model_dump(mode="json"))
         self.text = Path(str(_json(place / "text.json").get("prepared", ""))).name or None
+        if (place / TABLE).is_file():
+            self.chapters = [line.prepared for line in read_table(place)[1]]
         if (place / "tokenizer.json").is_file():
             self.tokenizer = Tokenizer.load(place / "tokenizer.json").fingerprint
         plan = _json(place / "plan.json")

@@ -5,6 +5,8 @@ tokenizer.json      its tokenizer
 text.json           where its tokenized text was kept
 environment.json    what it was made with
 init/, init.json    with `init`: the weights it started from, and what of them was used
+stream.jsonl        of a stream: what was read of it, and which updates read it (`data.stream`)
+chapters/           of a stream: shards of what is read, while the run trains
 logs.json           with `log=`: which loggers get its metrics, and the name it has there
 """
 
@@ -25,8 +27,10 @@ import yaml
 
 from unmask.config.base import flat
 from unmask.data.cache import cache_folder
+from unmask.data.chapters import TABLE, amounts
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
+from unmask.data.stream import FOLDER, Chapters
 from unmask.data.text import absolute, title
 from unmask.errors import UserError
 from unmask.model.families import FAMILIES
@@ -50,6 +54,8 @@ OWN = (
     "init",
     "init.json",
     "logs.json",
+    TABLE,
+    FOLDER,
 )
 """Files of a run beside recipe.yaml and checkpoints/."""
 
@@ -126,7 +132,7 @@ def same_machine(out: Path, say: Callable[[str], None]) -> None:
             )
 
 
-def write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
+def write_down(recipe: Recipe, text: Prepared, out: Path, chapters: Chapters | None = None) -> None:
     """The files that do not change: recipe last, since its presence says that a run lies here."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -134,6 +140,8 @@ def write_down(recipe: Recipe, text: Prepared, out: Path) -> None:
         text.tokenizer.save(out / "tokenizer.json")
         write_json(out / "text.json", {"format": FORMAT, "prepared": str(text.directory.resolve())})
         write_json(out / "environment.json", environment())
+        if chapters is not None:
+            chapters.begin()
         temporary = out / ".recipe.yaml.writing"
         temporary.write_text(dump(recipe), encoding="utf-8")
         os.replace(temporary, out / "recipe.yaml")
@@ -211,7 +219,8 @@ def data_of(run: Path | None) -> dict[str, Any] | None:
     if run is not None and (run / "text.json").is_file():
         with contextlib.suppress(UserError, OSError, ValueError, KeyError, TypeError):  # the text may be gone
             values = json.loads((run / "text.json").read_text(encoding="utf-8"))
-            return Prepared.load(Path(values["prepared"])).summary()
+            found = Prepared.load(Path(values["prepared"])).summary()
+            return {**found, "train": amounts(run)} if (run / TABLE).exists() else found
     return None
 
 

@@ -15,6 +15,10 @@ class RankError(UserError):
     """Of several processes that train one run, what this one alone ran into: it says so itself, not rank 0."""
 
 
+class Unread(UserError):
+    """A run's next text cannot be read: what is trained so far is kept, and the run goes on once it can be."""
+
+
 class Diverged(UserError):
     """A run that ends because an update cannot be used (`train.faults`): a study's trial may, its runs may not."""
 

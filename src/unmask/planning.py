@@ -61,6 +61,7 @@ def plan(
     """What a run of this recipe would take; ready for JSON.
 
     ranks: processes that share the work. peak_flops: FLOP/s of one of them, or "measure", see `train.peak`.
+    Of a stream the text is its first chapter, which stands for the others.
     Where the budget is in minutes and nothing could be timed, `steps` and what follows from it are None.
     """
     if ranks < 1:
@@ -88,6 +89,7 @@ def plan(
         **{name: None if steps is None else round(steps * update[name]) for name in PER},
         "stages": stages,
         "training_text_tokens": len(text.train.tokens),
+        "stream": recipe.corpus.stream,
         "hours": None if steps is None or pace is None else steps * pace / 3600,
         "hours_are": known,
         "parameters": size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unmask import initial
-from unmask.building import build, evaluator, resolve, training_batches, training_loader
+from unmask.building import build, chapters_of, evaluator, resolve, training_batches, training_loader
 from unmask.config import SourceConfig, TokenizerConfig
 from unmask.data.cache import cache_folder
 from unmask.data.misfit import misfits
@@ -150,7 +151,8 @@ def _trained(
     batches = training_batches(recipe, text)
     batches.require_sound()
     classes = Classes(recipe.train.warmup_steps)
-    trainer, evaluate = build(recipe, text, batches, out, progress, classes, ranks)
+    chapters = chapters_of(recipe, text, out, ranks, say)
+    trainer, evaluate = build(recipe, text, batches, out, progress, classes, ranks, chapters)
     trainer.loggers = Loggers(out, logs, recipe.model_dump(mode="json"), say)
     progress.peak = _peak(peak_flops, trainer)
     try:
@@ -158,13 +160,14 @@ def _trained(
             if given is not None and ranks.first:
                 initial.start(trainer.networks, given, recipe, out, say)
             if before is None and ranks.first:
-                write_down(recipe, text, out)
+                write_down(recipe, text, out, chapters)
         with ranks.together():
             if recipe.init is not None and (given is None or not ranks.first):
                 initial.again(trainer.networks, out)  # what rank 0 kept
             if ranks.first:
                 _announce(recipe, text, batches, trainer, say)
-        trainer.run(resume=before is not None)
+        with contextlib.closing(chapters) if chapters is not None else contextlib.nullcontext():
+            trainer.run(resume=before is not None)
     except Exception as error:
         if before is None and trainer.counters.step == 0 and ranks.first:
             give_up(out, error)  # nothing was trained: the mended command may use the same place
@@ -172,8 +175,10 @@ def _trained(
     held = trainer.measured(evaluate)
     for sentence in classes(trainer.counters.step, held.terms, last=True):
         say(sentence)
-    if told := batches.coverage(trainer.counters.step):
+    if told := (chapters or batches).coverage(trainer.counters.step):
         say(told)
+    if chapters is not None:
+        chapters.clear()
     say(f"{trainer.counters.checkpoint_bytes:,} bytes were written into checkpoints")
     if trainer.counters.compilations:
         say(f"compiled {trainer.counters.compilations} times")
@@ -193,7 +198,8 @@ def _announce(recipe: Recipe, text: Prepared, batches: Stages, trainer: Trainer,
     each = sizes(trainer.networks)
     trained = " and ".join(f"{n:,} ({name})" if len(each) > 1 else f"{n:,}" for name, n in each.items())
     size, where = len(text.train.tokens), trainer.settings.device
-    say(f"{trainer.out}: {recipe.objective.type}, {trained} parameters, {size:,} training tokens, on {where}")
+    of_them = " in the stream's first chapter" if recipe.corpus.stream else ""
+    say(f"{trainer.out}: {recipe.objective.type}, {trained} parameters, {size:,} training tokens{of_them}, on {where}")
     if len(text.train.sources) > 1:
         say(batches.mixture([s.name for s in text.train.sources], recipe.budget.steps))
     for sentence in (*batches.notes, *misfits(text)):

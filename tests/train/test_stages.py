@@ -401,6 +401,7 @@ def test_a_run_in_stages_compiles_a_few_times(folder: Path, tmp_path: Path, monk
     ),
     (["train.stages=[{share: 1.5}, {share: -0.5}]"], "train.stages.0.share=1.5"),
     (["train.stages=0.5"], "train.stages=0.5"),
+    (["train.stages=[{share: 0.5}, {share: 0.5}]", "corpus.stream=true"], "drop train.stages or corpus.stream"),
     (["train.stages=[{share: 0.5}, {share: 0.5}]", "budget.minutes=1"], "with train.stages later ones take another"),
     (["train.stages=[{share: 0.01}, {share: 0.99}]"], "stage 1 of 2 would have no update in a run of 20"),
 ])  # fmt: skip

@@ -74,7 +74,7 @@ def plan_lines(found: Mapping[str, Any]) -> Iterator[str]:
         "updates": f"{steps} ({found['steps_are']})",
         "tokens": found["tokens"],
         "target tokens": found["target_tokens"],
-        "text": f"{found['training_text_tokens']:,} tokens to train on{_times(found)}",
+        "text": _text(found),
         "FLOPs": None if found["flops"] is None else f"{found['flops']:.3g}",
         "hours": f"{'–' if found['hours'] is None else _hours(found['hours'])} ({found['hours_are']})",
         "parameters": found["parameters"],
@@ -108,11 +108,14 @@ def _stage(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _times(found: Mapping[str, Any]) -> str:
-    """How much of it is processed; what a row adds to the text (a second one, controls) counts too."""
-    if found["tokens"] is None or not found["training_text_tokens"]:
-        return ""
-    return f"; the run processes {found['tokens'] / found['training_text_tokens']:.2g} times as many"
+def _text(found: Mapping[str, Any]) -> str:
+    """How much there is, and how much of it is processed; what a row adds to the text (a second one, controls) counts
+    too."""
+    tokens = found["training_text_tokens"]
+    what = f"{tokens:,} tokens to train on" + (" in the first chapter of the stream" if found["stream"] else "")
+    if found["tokens"] is None or not tokens:
+        return what
+    return f"{what}; the run processes {found['tokens'] / tokens:.2g} times as many"
 
 
 def _hours(hours: float) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from unmask.data.overlap import Overlap
+from unmask.data.spool import spooled
 from unmask.data.text import Text
 from unmask.errors import UserError
 from unmask.evaluation.choice import read_choice
@@ -17,8 +20,17 @@ MOST = 100_000_000
 
 
 def contamination(recipe: Recipe, suites: Mapping[str, str | None], say: Callable[[str], None]) -> str:
-    """A sentence for the held-out text and one for each suite's items."""
-    text = Text(recipe.corpus, recipe.valid)
+    """A sentence for the held-out text and one for each suite's items; of a stream, its first chapter is looked at."""
+    if not recipe.corpus.stream:
+        return _found(Text(recipe.corpus, recipe.valid), "the training text", suites, say)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        spooled(recipe.corpus, recipe.valid, Path(folder)) as chapter,
+    ):
+        return _found(chapter.text, "the stream's first chapter", suites, say)
+
+
+def _found(text: Text, where: str, suites: Mapping[str, str | None], say: Callable[[str], None]) -> str:
     looked: dict[str, Overlap] = {}
     short: list[str] = []
     for name, texts in {"held-out text": _held_out(text), **_items(suites)}.items():
@@ -33,8 +45,8 @@ def contamination(recipe: Recipe, suites: Mapping[str, str | None], say: Callabl
     told = [_told(name, overlap) for name, overlap in looked.items()]
     told += [f"{name}: no words to look for" for name in short]
     line = "; ".join(told)
-    say(f"found in the training text: {line}")
-    return f"Found in the training text: {line}."
+    say(f"found in {where}: {line}")
+    return f"Found in {where}: {line}."
 
 
 def _held_out(text: Text) -> Iterator[str]:

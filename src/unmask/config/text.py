@@ -31,8 +31,9 @@ class SourceConfig(Strict):
     """One source of text, what one document of it is, and what is known of its inside."""
 
     path: str = ""
-    """A .txt, .jsonl or .parquet file (the first two also .gz), a directory of them, or a glob; or hf:NAME or
-    hf:NAME:CONFIG, which the `datasets` library loads (NAME may be a local directory)."""
+    """A .txt, .jsonl or .parquet file (the first two also .gz), a directory of them, or a glob; a URL of these that
+    fsspec opens (s3://, gs://, https://, …); or hf:NAME or hf:NAME:CONFIG, which the `datasets` library loads (NAME may
+    be a local directory)."""
     document: Literal["auto", "file", "blank_line", "line", "regex"] = "auto"
     """What one document is. auto: the file for .txt (beyond 64 MB, stretches of about 16 MB of it), one line for
     .jsonl, one row for .parquet and hf:."""
@@ -50,7 +51,8 @@ class SourceConfig(Strict):
     split: str = "train"
     """Of hf: names, which split."""
     stream: bool = False
-    """Of hf: names, read over the network instead of downloading first."""
+    """Of a corpus, read it chapter by chapter while the run trains (`CorpusConfig.chapter`). Of hf: names, also in
+    all other places: read over the network instead of downloading first."""
     filter: FilterConfig = FilterConfig()
     sentences: bool = False
     """Keep sentence starts with the shards (rules for English and Chinese punctuation)."""
@@ -89,6 +91,9 @@ class CorpusConfig(SourceConfig):
     weight: by `weight`. temperature: by n ** (1 / temperature) (Xue et al. 2021, section 3.1)."""
     temperature: float = Field(3.333, ge=1)
     """mT5's alpha = 0.3 is 1 / 3.333; 1 = proportional."""
+    chapter: int = Field(256_000_000, ge=1)
+    """With stream: bytes of text that are read, tokenized and shuffled together. The run's tokenizer, token frequencies
+    and held-out part are those of the first chapter."""
     valid_fraction: float = Field(0.05, ge=0, lt=1)
     """Share held out, of every source, when no `valid` is given."""
 
@@ -108,6 +113,11 @@ class CorpusConfig(SourceConfig):
             raise ValueError("give a path, or sources (a mixture): one of the two")
         if empty := [name for name, source in self.sources.items() if not source.path]:
             raise ValueError(f"the source '{empty[0]}' has no path")
+        if streaming := [name for name, source in self.sources.items() if source.stream]:
+            raise ValueError(
+                f"the source '{streaming[0]}' of a mixture has stream=true: a stream is read alone, since its sources "
+                "would be at different places of it; leave stream out, or give the stream as the corpus"
+            )
         return self
 
     @property

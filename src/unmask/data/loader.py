@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from unmask import keyed
 from unmask.batch import Batch, Examples, Rows, full
 from unmask.config import CorpusConfig
 from unmask.data.collate import Placement, at_least, collate, pack
@@ -42,8 +43,29 @@ class Text(Protocol):
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """The place in a run of a text that is read once in it: a chapter of a stream (`data.stream`).
+
+    Each of its pieces is a sample once, but for those that are too few for one more update.
+    """
+
+    number: int
+    """Of the chapter in its epoch; chapter 0 has the order and noise that a corpus has."""
+    epoch: int
+    """How often the stream was read before."""
+    updates: int
+    """Of the run before this text."""
+    samples: int
+    """Likewise."""
+
+    def seed(self, seed: int) -> int:
+        """Of the chapter's order and noise, from the run's."""
+        return int(keyed.row_keys(seed, 0, self.number, "chapter")) if self.number else seed
+
+
+@dataclass(frozen=True)
 class Window:
-    """Samples that are packed together, the number of each one's part, and where they went.
+    """Samples that are packed together, the number of each one's part, and where they went; the updates that share it.
 
     found: by the order of every lane, the piece of each sample and the key of its noise.
     """
@@ -52,6 +74,7 @@ class Window:
     part: np.ndarray
     place: Placement
     found: Sequence[tuple[np.ndarray, np.ndarray]]
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -90,6 +113,7 @@ class Loader:
     sources: the first document of each source, by which `mix` says how they share the samples; unshuffled
     sources take turns, each piece once.
     kept, words: where what the objective `needs` beside the tokens comes from.
+    stretch: the text is read once, and this is its place in the run; `updates` says how many it gives.
 
     Texts that have a target go to the parts of a mixture that read targets, and to no others (`data.targets`).
     """
@@ -109,7 +133,9 @@ class Loader:
         mix: CorpusConfig | None = None,
         kept: Kept | None = None,
         words: Rule | None = None,
+        stretch: Stretch | None = None,
     ) -> None:
+        self.stretch, seed = stretch, seed if stretch is None else stretch.seed(seed)
         self.text, self.objective, self.vocabulary, self.shape = text, objective, vocabulary, shape
         room = objective.room(shape)
         if room < 1:
@@ -138,6 +164,7 @@ class Loader:
     def _deal_out(self, rows: int) -> None:
         self.per_step = max(1, round(rows / self.rows_a_sample))
         self.steps = 1 if self.objective.moves else max(1, _WINDOW // self.per_step)
+        self.updates = None if self.stretch is None else len(self.pieces) // self.per_step
         self.window = lru_cache(maxsize=4)(self._window)
 
     def of_rows(self, rows: int) -> Loader:
@@ -165,7 +192,8 @@ class Loader:
         if len(self.sizes) > 1 and not shuffle:
             return InTurn(self.sizes, seed, recurs)
         if len(self.sizes) == 1 or self.mix is None or self.mix.mix == "proportional":
-            return Order(len(self.pieces), seed, shuffle, recurs)
+            epoch, before = (0, 0) if self.stretch is None else (self.stretch.epoch, self.stretch.samples)
+            return Order(len(self.pieces), seed, shuffle, recurs, epoch, before)
         return Mixture(self.sizes, counts_in_block(shares(self.mix, self.sizes)), seed, recurs)
 
     def _lane(self, part: Part, seed: int, shuffle: bool, kept: Kept | None, words: Rule | None) -> Lane:
@@ -215,8 +243,8 @@ class Loader:
 
         Pieces of a document are texts by themselves; second texts of pairs are not among them.
         """
-        window, turn = self._found(step, progress, begin)
-        mine = np.isin(window.place.row, np.arange(turn, window.place.rows, self.steps))
+        window, rows = self._found(step, progress, begin)
+        mine = np.isin(window.place.row, rows)
         piece = np.unique(np.concatenate([p[mine & (window.part == k)] for k, (p, _) in enumerate(window.found)]))
         none = np.zeros(len(piece), np.int64)
         read = read_rows(self.text.tokens, self.pieces, piece, none.astype(np.uint64), none, 0.0, self.separator)
@@ -303,24 +331,32 @@ class Loader:
 
     def _rows_a_sample(self) -> float:
         """Rows that a sample fills on average: measured by packing four windows, over as many epochs."""
-        windows = np.arange(4 * _WINDOW).reshape(4, _WINDOW)
+        windows = self._first + np.arange(4 * _WINDOW).reshape(4, _WINDOW)
         packed = [pack(self._sizes(index, self._deal(index, None)), self.shape).rows for index in windows]
         return sum(packed) / windows.size
 
-    def _found(self, step: int, progress: float, begin: Begin) -> tuple[Window, int]:
-        """The window of an update, and which of its updates it is."""
-        number, turn = divmod(step - begin.update, self.steps)
-        first = begin.sample + number * self.per_step * self.steps
-        # A window is packed once, under the progress of its first update, to the last bit; noise has its update's own.
-        return self.window(first, round(progress * (step - turn) / max(step, 1), 9)), turn
+    @property
+    def _first(self) -> int:
+        """The number of the first sample."""
+        return 0 if self.stretch is None else self.stretch.samples
 
     def _window(self, first: int, progress: float) -> Window:
+        steps = self.steps if self.updates is None else min(self.steps, self.updates - first // self.per_step)
         # Rows are dealt to updates in turn: where each text fills a row, an update then holds samples with neighbouring
         # numbers, so that draws stratified over sample numbers come out right inside every batch.
-        index = first + np.arange(self.steps * self.per_step).reshape(self.steps, self.per_step).T.reshape(-1)
+        index = self._first + first + np.arange(steps * self.per_step).reshape(steps, self.per_step).T.reshape(-1)
         part = self._deal(index, progress)
         place = pack(self._sizes(index, part, progress), self.shape)
-        return Window(index, part, at_least(place, self.steps), [lane.order.find(index) for lane in self.lanes])
+        return Window(index, part, at_least(place, steps), [lane.order.find(index) for lane in self.lanes], steps)
+
+    def _found(self, step: int, progress: float, begin: Begin) -> tuple[Window, np.ndarray]:
+        """The window of an update, and its rows there."""
+        before = begin.update + (0 if self.stretch is None else self.stretch.updates)
+        number, turn = divmod(step - before, self.steps)
+        first = begin.sample + number * self.per_step * self.steps
+        # A window is packed once, under the progress of its first update, to the last bit; noise has its update's own.
+        window = self.window(first, round(progress * (step - turn) / max(step, 1), 9))
+        return window, np.arange(turn, window.place.rows, window.steps)
 
     def __call__(
         self, step: int, progress: float = 0.0, cut: range | None = None, begin: Begin = BEGINNING
@@ -330,8 +366,7 @@ class Loader:
         Those without a row are left out: they are the last ones. How an update is cut changes no text and no noise.
         """
         cut = range(self.micro) if cut is None else cut
-        window, turn = self._found(step, progress, begin)
-        rows, progress = np.arange(turn, window.place.rows, self.steps), round(progress, 9)
+        (window, rows), progress = self._found(step, progress, begin), round(progress, 9)
         return [self._batch(window, part, progress) for m in cut if len(part := rows[m :: cut.stop])]
 
     def _batch(self, window: Window, rows: np.ndarray, progress: float) -> Batch:
@@ -363,7 +398,7 @@ class Loader:
             index = np.arange(begin, min(begin + self.per_step, total))
             part = self._deal(index, None)
             place = pack(self._sizes(index, part), self.shape)
-            window = Window(index, part, place, [lane.order.find(index) for lane in self.lanes])
+            window = Window(index, part, place, [lane.order.find(index) for lane in self.lanes], 1)
             yield self._batch(window, np.arange(window.place.rows), 0.0)
 
 

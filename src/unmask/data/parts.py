@@ -65,6 +65,11 @@ def prepare_part(
     if n == 1:
         prepared = prepare(corpus, valid, tokenizer, cache_dir, say)
         return Part(i, n, prepared.directory, prepared=prepared)
+    if corpus.stream:
+        raise UserError(
+            f"part={i}/{n}: of a stream one chapter is prepared, by one process; leave part out, or stream to have all "
+            "of the text prepared in parts"
+        )
     if isinstance(tokenizer, TokenizerConfig):
         if tokenizer.file is None:
             raise UserError(

@@ -2,6 +2,7 @@
 
     cache/tokenizer-<print>.json  a trained tokenizer, by training text and settings
     cache/<print>/                shards, by text and tokenizer (the format: `data.shards`)
+    cache/stream-<print>.json     which of them are a stream's first chapter, by its files and settings
 
 The text is read twice (three times where a tokenizer is trained): a survey finds bad input, sizes and what is held
 out, then documents are encoded while the next ones are read. What is found again is found by the contents of the
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +26,14 @@ import numpy as np
 from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.data.ahead import ahead
 from unmask.data.shards import FORMAT, Encoded, Prepared, Shards, Writer, dtype_of
+from unmask.data.spool import listing, spooled
 from unmask.data.text import Item, Survey, Text
 from unmask.data.whole import whole
 from unmask.data.workers import Workers, encode_documents
 from unmask.errors import UserError
 from unmask.text.document import Document, utf8_length
 from unmask.text.holdout import share
+from unmask.text.position import Span
 from unmask.text.progress import Say, progress
 from unmask.tokens.tokenizer import Tokenizer, cut
 
@@ -53,12 +57,27 @@ def prepare(
     say: Say,
     training_bytes: int = TRAINING_BYTES,
 ) -> Prepared:
-    """Train the tokenizer on the training part if it has to be, encode both parts, or find them done."""
-    text = Text(corpus, valid)
-    trained: Path | None = None
+    """Train the tokenizer on the training part if it has to be, encode both parts, or find them done.
+
+    Of a stream (corpus.stream) that is its first chapter.
+    """
     if isinstance(tokenizer, TokenizerConfig) and tokenizer.file is not None:
         tokenizer = Tokenizer.load(tokenizer.file)
-    elif isinstance(tokenizer, TokenizerConfig):
+    if corpus.stream:
+        return _first_chapter(corpus, valid, tokenizer, Path(cache_dir), say, training_bytes)
+    return prepare_text(Text(corpus, valid), tokenizer, cache_dir, say, training_bytes)
+
+
+def prepare_text(
+    text: Text,
+    tokenizer: Tokenizer | TokenizerConfig,
+    cache_dir: Path,
+    say: Say,
+    training_bytes: int = TRAINING_BYTES,
+) -> Prepared:
+    """`prepare`, of a text that lies in files."""
+    trained: Path | None = None
+    if isinstance(tokenizer, TokenizerConfig):
         trained = Path(cache_dir) / f"tokenizer-{text.trained_with(tokenizer, training_bytes)}.json"
         tokenizer = Tokenizer.load(trained) if trained.exists() else tokenizer
     if isinstance(tokenizer, Tokenizer) and (done := find(text, tokenizer, cache_dir, say)):
@@ -72,8 +91,39 @@ def prepare(
     with whole(place) as directory:
         require_space(directory, tokenizer, survey)
         encode(text, tokenizer, directory, survey)
-        seal(directory, tokenizer, place.name, survey, say)
+        seal(directory, tokenizer, place.name, survey, say, required=not text.later)
     return Prepared.load(place)
+
+
+def _first_chapter(
+    corpus: CorpusConfig,
+    valid: CorpusConfig | None,
+    tokenizer: Tokenizer | TokenizerConfig,
+    cache_dir: Path,
+    say: Say,
+    training_bytes: int,
+) -> Prepared:
+    """The first chapter of a stream; found again as long as its files, their versions and the settings are the same."""
+    listed = listing(corpus)
+    made_with = tokenizer.fingerprint if isinstance(tokenizer, Tokenizer) else tokenizer.model_dump()
+    held_out = None if valid is None else Text(valid, None).fingerprint("")
+    every = [FORMAT, listed, corpus.model_dump(mode="json", exclude={"path"}), held_out, made_with, training_bytes]
+    name = hashlib.blake2b(json.dumps(every).encode(), digest_size=8).hexdigest()
+    note = cache_dir / f"stream-{name}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, UserError):  # else it is made anew
+        known = json.loads(note.read_text(encoding="utf-8"))
+        prepared, span = Prepared.load(cache_dir / known["prepared"]), Span.of(known["span"])
+        say(f"re-using the stream's first chapter in {prepared.directory}")
+        return replace(prepared, span=span)
+    say(f"reading the first chapter of the stream, {corpus.chapter:,} bytes of text; later ones are read in training")
+    with spooled(corpus, valid, cache_dir, listed=listed) as chapter:
+        for sentence in chapter.notes:
+            say(sentence)
+        prepared = prepare_text(chapter.text, tokenizer, cache_dir, say, training_bytes)
+    writing = note.with_name(f".{note.name}.{os.getpid()}")
+    writing.write_text(json.dumps({"prepared": prepared.directory.name, "span": chapter.span.dump()}), encoding="utf-8")
+    os.replace(writing, note)
+    return replace(prepared, span=chapter.span)
 
 
 def place_of(text: Text, tokenizer: Tokenizer, cache_dir: Path) -> Path:
@@ -201,12 +251,14 @@ def _batches(items: Iterable[Item]) -> Iterator[Batch]:
     yield from filling.values()
 
 
-def seal(directory: Path, tokenizer: Tokenizer, fingerprint: str, survey: Survey, say: Say) -> None:
-    """Check that both sides hold tokens, and write what belongs to both."""
+def seal(
+    directory: Path, tokenizer: Tokenizer, fingerprint: str, survey: Survey, say: Say, required: bool = True
+) -> None:
+    """Check that both sides hold tokens, if that is required, and write what belongs to both."""
     train, valid = (Shards.load(directory / side) for side in ("train", "valid"))
     parts = [(f"the training part of {s.name}" if s.name else "the training part", s.documents) for s in train.sources]
     for part, documents in (*parts, ("the held-out part", len(valid))):
-        if not documents:
+        if required and not documents:
             raise UserError(f"{part} has no token: every document of it encodes to nothing")
     notes = list(survey.notes)
     if train.spans is not None:

@@ -182,6 +182,10 @@ class Order:
     shuffle: bool = True
     recurs: int = 0
     """Epochs after which the noise is the same again; 0 = never."""
+    epoch: int = 0
+    """The first one."""
+    before: int = 0
+    """The number of its first sample."""
 
     def piece(self, index: np.ndarray) -> np.ndarray:
         return self._placed(index)[1]
@@ -192,7 +196,8 @@ class Order:
 
     def _placed(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(S,) the epoch, and the piece."""
-        epoch, place = np.divmod(np.asarray(index, np.int64), self.size)
+        epoch, place = np.divmod(np.asarray(index, np.int64) - self.before, self.size)
+        epoch = epoch + self.epoch
         if not self.shuffle:
             return epoch, place
         return epoch, keyed.permuted(place, self.size, keyed.row_keys(self.seed, epoch, 0, "order"))

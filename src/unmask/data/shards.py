@@ -34,6 +34,7 @@ import numpy as np
 from unmask.data.marks import Bits, BitWriter, TargetText
 from unmask.errors import UserError
 from unmask.text.document import Counts
+from unmask.text.position import Span
 from unmask.tokens.tokenizer import Tokenizer
 
 FORMAT = 2
@@ -157,6 +158,8 @@ class Prepared:
     """Of the corpus given as `valid`; None where the held-out part was split off."""
     notes: tuple[str, ...]
     directory: Path
+    span: Span | None = None
+    """Of a stream's chapter that was prepared just now: where it lies in the stream."""
 
     @staticmethod
     def load(directory: Path) -> Prepared:

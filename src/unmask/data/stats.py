@@ -24,6 +24,7 @@ from unmask.data.tally import Tally
 from unmask.text.characters import BLANK, SCRIPTS, codes, kinds, scripts_of, word_starts
 from unmask.text.corpus import files, read
 from unmask.text.document import Counts
+from unmask.text.files import size_of
 from unmask.text.progress import progress
 from unmask.text.sentences import sentence_starts
 
@@ -133,7 +134,7 @@ def stats(
     sources = [sources] if isinstance(sources, SourceConfig) else list(sources)
     meter = _Meter(tokenizer, None if against is None else Overlap(_evaluation_texts(against)))
     counts = Counts()
-    size = sum(path.stat().st_size for source in sources for path in files(source))
+    size = sum(size_of(path) for source in sources for path in files(source))
     with progress("measuring", size) as advance:
         behind = 0
         for batch in _batches(sources, counts):

@@ -15,9 +15,10 @@ from unmask.data.shards import FORMAT
 from unmask.errors import UserError
 from unmask.text import corpus as corpora
 from unmask.text.document import Counts, Document, utf8_length
-from unmask.text.holdout import split
+from unmask.text.files import HUB, is_url, size_of
+from unmask.text.holdout import by_hash, split
 from unmask.text.progress import Say, progress
-from unmask.text.tables import HUB, HubName
+from unmask.text.tables import HubName
 
 _INSIDE = {"sentences", "spans"}
 """Settings that change no text."""
@@ -66,10 +67,19 @@ class Survey:
 
 
 class Text:
-    """The documents of both sides, read afresh by every pass: nothing of them is kept."""
+    """The documents of both sides, read afresh by every pass: nothing of them is kept.
 
-    def __init__(self, corpus: CorpusConfig, valid: CorpusConfig | None) -> None:
-        self.corpus, self.valid = corpus, valid
+    chapter: of a stream, which one this is (`data.spool`). Its held-out texts are those whose hash says so, and no
+    other; those of later chapters are held out, too, and not read. A later chapter may have no text on a side.
+    """
+
+    def __init__(self, corpus: CorpusConfig, valid: CorpusConfig | None, chapter: int | None = None) -> None:
+        self.corpus, self.valid, self.chapter = corpus, valid, chapter
+
+    @property
+    def later(self) -> bool:
+        """Whether it is a chapter of a stream that is not the first."""
+        return bool(self.chapter)
 
     @property
     def sources(self) -> tuple[list[str], list[str]]:
@@ -104,7 +114,9 @@ class Text:
             None if config is None else {name: _settings(s, fields) for name, s in config.parts.items()}
             for config in (self.corpus, self.valid)
         ]
-        fraction = self.corpus.valid_fraction if self.valid is None else None
+        fraction: Any = self.corpus.valid_fraction if self.valid is None else None
+        if self.chapter is not None:
+            fraction = [fraction, "by hash"]
         every = [FORMAT, settings, fraction, self._contents, made_with]
         return hashlib.blake2b(json.dumps(every).encode(), digest_size=8).hexdigest()
 
@@ -118,10 +130,11 @@ class Text:
         survey = Survey() if survey is None else survey
         for number, (name, source) in enumerate(self.corpus.parts.items()):
             survey.counts[name] = Counts()
-            documents = corpora.read(source if inside else _plain(source), survey.counts[name])
+            documents = corpora.read(source if inside else _plain(source), survey.counts[name], not self.later)
             if self.valid is None:
                 speak = None if say is None else _by_name(say, name)
-                sides = split(documents, self.corpus.valid_fraction, speak)
+                fraction = self.corpus.valid_fraction
+                sides = split(documents, fraction, speak) if self.chapter is None else by_hash(documents, fraction)
                 yield from (Item(held_out, number, document) for held_out, document in sides)
             else:
                 yield from (Item(False, number, document) for document in documents)
@@ -159,7 +172,8 @@ class Text:
                     _by_name(note, name or (config.path if config is not None else ""))(sentence)
         if self.valid is not None and self._shared():
             note("a file of the held-out text is a training file, too: its loss is no measure of unseen text")
-        self._require_both_sides(survey, [sizes[False, k] for k in range(len(self.corpus.parts))])
+        if not self.later:
+            self._require_both_sides(survey, [sizes[False, k] for k in range(len(self.corpus.parts))])
         return survey
 
     def _shared(self) -> bool:
@@ -172,7 +186,7 @@ class Text:
     def _packed_bytes(self) -> int:
         """Bytes of the files on disk."""
         every = [*self.corpus.parts.values(), *(self.valid.parts.values() if self.valid is not None else ())]
-        return sum(path.stat().st_size for source in every for path in corpora.files(source))
+        return sum(size_of(path) for source in every for path in corpora.files(source))
 
     def _require_both_sides(self, survey: Survey, training: Sequence[int]) -> None:
         if not survey.valid:
@@ -207,6 +221,8 @@ def _absolute_paths(source: SourceConfig) -> dict[str, str]:
 
 
 def _absolute_path(path: str) -> str:
+    if is_url(path):
+        return path
     if not path.startswith(HUB):
         return os.path.abspath(os.path.expanduser(path))
     hub = HubName.of(path)

@@ -24,7 +24,7 @@ def whole(place: Path) -> Iterator[Path]:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         for stale in place.parent.glob(f"{owner}*"):
-            if not _alive(stale.name.removeprefix(owner).split("-")[0]):
+            if not alive(stale.name.removeprefix(owner).split("-")[0]):
                 shutil.rmtree(stale, ignore_errors=True)
         directory = place.parent / f"{owner}{os.getpid()}-{uuid.uuid4().hex[:8]}"
         directory.mkdir()
@@ -42,7 +42,8 @@ def whole(place: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _alive(pid: str) -> bool:
+def alive(pid: str) -> bool:
+    """Whether a process of this machine still runs."""
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

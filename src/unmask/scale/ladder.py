@@ -89,6 +89,10 @@ def sampled(recipe: Recipe, cache: str | Path | None, say: Say) -> Sampled:
         raise UserError("a ladder trains every size from nothing: leave init= out")
     if recipe.train.stages:
         raise UserError("a ladder's runs have one context and one batch size: leave train.stages out")
+    if recipe.corpus.stream:
+        raise UserError(
+            "a ladder says how often its runs repeat their text, which of a stream is not known: leave stream"
+        )
     text = prepare(recipe.corpus, recipe.valid, recipe.tokenizer, cache_folder(cache), say)
     loader = training_loader(resolve(recipe, text.tokenizer), text)
     return Sampled(recipe, text, [loader(step) for step in range(SAMPLE)])

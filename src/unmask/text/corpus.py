@@ -19,10 +19,9 @@ document is skipped and counted.
 
 from __future__ import annotations
 
-import glob
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -31,19 +30,15 @@ from typing import Any
 import numpy as np
 
 from unmask.config import FilterConfig, SourceConfig
-from unmask.errors import UserError, near_file, nearest
+from unmask.errors import UserError, nearest
 from unmask.text import segment, spans, tables
 from unmask.text.document import Counts, Document, part, utf8_length, well_formed, without
+from unmask.text.files import HUB, JSON_ENDINGS, TABLE_ENDING, File, content_hash, content_of, ending, files, size_of
 from unmask.text.filters import Filter
-from unmask.text.tables import HUB, content_hash
+from unmask.text.position import Cursor, Position
 from unmask.text.textfile import blocks, lines, whole_text
 
 __all__ = ["Counts", "Document", "content", "files", "read", "utf8_length", "well_formed"]
-
-JSON_ENDINGS = (".jsonl", ".ndjson")
-TABLE_ENDING = ".parquet"
-ENDINGS = (".txt", *JSON_ENDINGS, TABLE_ENDING)
-"""What a directory is searched for, each but tables also with .gz; a file or glob may have any ending."""
 
 LARGE = 64_000_000
 """Bytes beyond which document=auto parts a plain text file."""
@@ -51,52 +46,9 @@ STRETCH = 16_000_000
 """Characters of such a part, about: it ends at the end of a block of lines."""
 
 Step = Callable[[Document], Document | None]
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 
 
-# ---------------------------------------------------------------- files
-
-
-def files(source: SourceConfig) -> list[Path]:
-    """The files of a source, sorted by path; hidden ones and, in a directory, other endings are passed over.
-    None of an hf: name."""
-    if source.path.startswith(HUB):
-        return []
-    if not source.path:
-        raise UserError("the corpus has no path: give a file, a directory, a glob or hf:NAME")
-    path = Path(source.path).expanduser()
-    if path.is_dir():
-        every = [p for p in sorted(path.rglob("*")) if p.is_file() and not _hidden(p.relative_to(path))]
-        found = [p for p in every if ending(p) in ENDINGS]
-        if not found:
-            others = sorted({p.suffix for p in every if p.suffix})[:5]
-            more = f"; for its {', '.join(others)} files give a glob such as '{path}/*{others[0]}'" if others else ""
-            raise UserError(f"the directory {path} holds no .txt, .jsonl (both also .gz) or .parquet file{more}")
-        return found
-    if path.exists():
-        return [path]
-    if any(c in source.path for c in "*?["):
-        found = [p for p in map(Path, sorted(glob.glob(str(path), recursive=True))) if p.is_file()]
-        if not found:
-            raise UserError(f"no file matches the corpus glob {source.path}")
-        return found
-    raise _missing(source.path, path)
-
-
-def _missing(given: str, path: Path) -> UserError:
-    close = near_file(path)
-    like_hub = not close and not path.suffix and _HUB_NAME.fullmatch(given)
-    hub = f"; a name on the hub is given as hf:{given}" if like_hub else ""
-    return UserError(f"no such corpus file: {given}{hub}{close}")
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def ending(path: Path) -> str:
-    name = path.name.lower().removesuffix(".gz")
-    return Path(name).suffix
+# ---------------------------------------------------------------- what it depends on
 
 
 def content(source: SourceConfig) -> list[Any]:
@@ -105,8 +57,8 @@ def content(source: SourceConfig) -> list[Any]:
     segment.check(source.words)
     of_text = (
         tables.hub_content(source)
-        if source.path.startswith(HUB)
-        else [[ending(p), p.suffix.lower() == ".gz", content_hash(p)] for p in files(source)]
+        if tables.is_hub(source)
+        else [[ending(p), p.suffix.lower() == ".gz", *content_of(p)] for p in files(source)]
     )
     lexicon = None if source.lexicon is None else content_hash(Path(source.lexicon).expanduser())
     jieba = metadata.version("jieba") if source.words == "jieba" else None
@@ -116,12 +68,12 @@ def content(source: SourceConfig) -> list[Any]:
 # ---------------------------------------------------------------- documents
 
 
-def read(source: SourceConfig, counts: Counts | None = None) -> Iterator[Document]:
-    """Documents in the order of the files. `counts` is filled as they pass."""
+def read(source: SourceConfig, counts: Counts | None = None, required: bool = True) -> Iterator[Document]:
+    """Documents in the order of the files. `counts` is filled as they pass. required: no document is an error."""
     counts = Counts() if counts is None else counts
     before = counts.documents
     steps = _steps(source, counts)
-    for document in _documents(source, counts):
+    for document in records(source, counts):
         if not document.text or document.text.isspace():
             counts.empty += 1
             continue
@@ -140,7 +92,7 @@ def read(source: SourceConfig, counts: Counts | None = None) -> Iterator[Documen
                 counts.targets += 1
                 counts.target_bytes += utf8_length(passed.target)
             yield passed
-    if counts.documents == before:
+    if counts.documents == before and required:
         dropped = "".join(f", {n:,} {reason}" for reason, n in sorted(counts.filtered.items()))
         dropped += f", {counts.no_target:,} without a target" if counts.no_target else ""
         raise UserError(
@@ -163,25 +115,37 @@ def _steps(source: SourceConfig, counts: Counts) -> list[Step]:
     return steps
 
 
-def _documents(source: SourceConfig, counts: Counts) -> Iterator[Document]:
+def records(
+    source: SourceConfig, counts: Counts, cursor: Cursor | None = None, only: Sequence[File] | None = None
+) -> Generator[Document]:
+    """Documents as they stand in the source, before anything happens to them; white space alone is one, too.
+
+    cursor: where to begin; as documents pass, where the record begins that the last one comes from.
+    only: the files to read, which else are asked for.
+    """
     if source.document == "regex":
         _pattern(source)
-    if source.path.startswith(HUB):
-        records = tables.hub_rows(source, counts)
-        yield from _of_records((_row(row, source, source.path, counts) for row in records), source, counts)
+    if tables.is_hub(source):
+        rows = tables.hub_rows(source, counts, cursor or Cursor())
+        yield from _of_records((_row(row, source, source.path, counts) for row in rows), source, counts)
         return
-    for path in files(source):
+    begin = Position() if cursor is None else cursor.at
+    for number, path in enumerate(files(source) if only is None else only):
+        if number < begin.file:
+            continue
         counts.files += 1
+        if cursor is not None:
+            cursor.at = begin if number == begin.file else Position(number)
         if ending(path) in JSON_ENDINGS:
-            yield from _of_records(_json_lines(path, source, counts), source, counts)
+            yield from _of_records(_json_lines(path, source, counts, cursor), source, counts)
         elif path.suffix.lower() == TABLE_ENDING:
-            rows = tables.parquet_rows(path, source, counts)
-            yield from _of_records((_row(row, source, str(path), counts) for row in rows), source, counts)
+            table = tables.parquet_rows(path, source, counts, cursor or Cursor())
+            yield from _of_records((_row(row, source, str(path), counts) for row in table), source, counts)
         else:
-            yield from _of_plain_text(path, source, counts)
+            yield from _of_plain_text(path, source, counts, cursor)
 
 
-def _of_plain_text(path: Path, source: SourceConfig, counts: Counts) -> Iterator[Document]:
+def _of_plain_text(path: File, source: SourceConfig, counts: Counts, cursor: Cursor | None) -> Iterator[Document]:
     if source.spans is not None:
         raise UserError(
             f"{path} is plain text, which has no key '{source.spans}': spans are read from JSON lines and tables; "
@@ -198,30 +162,38 @@ def _of_plain_text(path: Path, source: SourceConfig, counts: Counts) -> Iterator
         )
     how = path, source.encoding, source.strict, counts
     if source.document == "line":
-        yield from (Document(line, f"{path}:{number}") for number, line in lines(*how))
+        for number, line in lines(*how, cursor):
+            if cursor is not None:
+                cursor.at = cursor.now
+            yield Document(line, f"{path}:{number}")
     elif source.document == "blank_line":
-        yield from (Document(text, f"{path}:{number}") for number, text in _paragraphs(lines(*how), counts))
+        found = _paragraphs(lines(*how, cursor), counts, cursor)
+        yield from (Document(text, f"{path}:{number}") for number, text in found)
     elif source.document == "regex":
         text = whole_text(*how)
         yield from (Document(text[a:b], f"{path}:{number}") for number, a, b in _between(_pattern(source), text))
     elif source.document == "auto" and _unpacked_size(path) > LARGE:
-        yield from _stretches(path, blocks(*how), counts)
+        yield from _stretches(path, blocks(*how, cursor), counts, cursor)
     else:
         yield Document(whole_text(*how), str(path))
 
 
-def _unpacked_size(path: Path) -> int:
+def _unpacked_size(path: File) -> int:
     """Bytes of text in a file, of a packed one about: English packs to between a half and a third."""
-    return path.stat().st_size * (3 if path.suffix.lower() == ".gz" else 1)
+    return size_of(path) * (3 if path.suffix.lower() == ".gz" else 1)
 
 
-def _stretches(path: Path, numbered: Iterable[tuple[int, str]], counts: Counts) -> Iterator[Document]:
+def _stretches(
+    path: File, numbered: Iterable[tuple[int, str]], counts: Counts, cursor: Cursor | None
+) -> Iterator[Document]:
     """A large file in documents of about `STRETCH` characters, so that no more of it is held."""
     counts.parted += 1
     run: list[str] = []
     first, length = 1, 0
     for number, text in numbered:
         first = first if run else number
+        if cursor is not None and not run:
+            cursor.at = cursor.now
         run.append(text + "\n")
         length += len(text) + 1
         if length >= STRETCH:
@@ -256,13 +228,17 @@ def _refuse_crossing(record: Document, ends: np.ndarray, source: SourceConfig) -
             )
 
 
-def _paragraphs(numbered: Iterable[tuple[int, str]], counts: Counts) -> Iterator[tuple[int, str]]:
+def _paragraphs(
+    numbered: Iterable[tuple[int, str]], counts: Counts, cursor: Cursor | None = None
+) -> Iterator[tuple[int, str]]:
     """(first line, text) of each run of lines that are not blank; blank lines in excess are counted."""
     run: list[str] = []
     first = 0
     for number, line in numbered:
         if line and not line.isspace():
             first = first if run else number
+            if cursor is not None and not run:
+                cursor.at = cursor.now
             run.append(line)
         elif run:
             yield first, "\n".join(run)
@@ -303,9 +279,11 @@ def _pattern(source: SourceConfig) -> re.Pattern[str]:
 # ---------------------------------------------------------------- records
 
 
-def _json_lines(path: Path, source: SourceConfig, counts: Counts) -> Iterator[Document]:
-    for number, line in lines(path, source.encoding, source.strict, counts):
+def _json_lines(path: File, source: SourceConfig, counts: Counts, cursor: Cursor | None) -> Iterator[Document]:
+    for number, line in lines(path, source.encoding, source.strict, counts, cursor):
         if line and not line.isspace():
+            if cursor is not None:
+                cursor.at = cursor.now
             where = f"{path}:{number}"
             record = _object(line, where)
             text = _text(record, source.field, "field", where)

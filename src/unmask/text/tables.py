@@ -6,8 +6,8 @@ Only the columns asked for are read. A text that is null is an empty one.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from unmask.config import SourceConfig
 from unmask.errors import UserError, nearest
 from unmask.text.document import Counts
+from unmask.text.files import HUB, File, Remote, content_hash, is_url, reading, size_of, version_of
+from unmask.text.position import Cursor, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HUB = "hf:"
-"""What a path begins with that the `datasets` library loads."""
 BATCH_BYTES = 4 << 20
 """Text taken from a table at once, about."""
 BATCH_ROWS = 4096
@@ -31,33 +31,50 @@ Row = tuple[int, str, Any, str | None]
 """(number from 1, text, value of the column of spans or None, target or None where none is asked for)."""
 
 
-def parquet_rows(path: Path, source: SourceConfig, counts: Counts) -> Iterator[Row]:
-    """The rows of one .parquet file."""
+def parquet_rows(path: File, source: SourceConfig, counts: Counts, cursor: Cursor) -> Iterator[Row]:
+    """The rows of one .parquet file, from the cursor's on."""
     parquet = _library("pyarrow.parquet", f"reading {path}")
-    before = counts.consumed
-    with _damage_named(path):
-        size = path.stat().st_size
-        with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            columns = _checked(file.schema_arrow, source, str(path))
-            total, number = file.metadata.num_rows, 0
-            for batch in file.iter_batches(_rows_at_once(file.metadata, columns), columns=columns):
-                yield from _rows(batch, source, number, str(path), counts)
-                number += batch.num_rows
-                counts.consumed = before + size * number // max(1, total)
+    before, begin = counts.consumed, cursor.at
+    with _damage_named(path), contextlib.ExitStack() as opened:
+        size = size_of(path)
+        stream = opened.enter_context(path.open("rb")) if isinstance(path, Remote) else path
+        file = opened.enter_context(parquet.ParquetFile(stream, buffer_size=1 << 20, pre_buffer=False))
+        columns = _checked(file.schema_arrow, source, str(path))
+        total = file.metadata.num_rows
+        groups, number = _groups_from(file.metadata, begin.row)
+        for batch in file.iter_batches(_rows_at_once(file.metadata, columns), groups, columns=columns):
+            for row in _rows(batch, source, number, str(path), counts):
+                if row[0] > begin.row:
+                    cursor.at = Position(begin.file, row=row[0] - 1)
+                    yield row
+            number += batch.num_rows
+            counts.consumed = before + size * number // max(1, total)
     counts.consumed = before + size
 
 
+def _groups_from(metadata: Any, row: int) -> tuple[list[int], int]:
+    """The numbers of the row groups that hold row `row` or later ones, and the rows before them."""
+    before = 0
+    for g in range(metadata.num_row_groups):
+        rows = metadata.row_group(g).num_rows
+        if before + rows > row:
+            return list(range(g, metadata.num_row_groups)), before
+        before += rows
+    return [], before
+
+
 @contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def _damage_named(path: File) -> Iterator[None]:
     import pyarrow as pa
 
-    try:
-        yield
-    except pa.ArrowException as error:
-        raise UserError(f"{path} is no whole parquet file ({_first_line(error)}); copy it again") from error
-    except OSError as error:  # also what pyarrow raises for pages that do not unpack
-        reason = error.strerror or _first_line(error)
-        raise UserError(f"cannot read {path}: {reason}; check the file, or copy it again") from error
+    with reading(path, "; check the file, or copy it again"):
+        try:
+            yield
+        except pa.ArrowException as error:
+            raise UserError(f"{path} is no whole parquet file ({_first_line(error)}); copy it again") from error
+        except OSError as error:  # also what pyarrow raises for pages that do not unpack
+            reason = error.strerror or _first_line(error)
+            raise UserError(f"cannot read {path}: {reason}; check the file, or copy it again") from error
 
 
 def _rows_at_once(metadata: Any, columns: Sequence[str]) -> int:
@@ -159,25 +176,38 @@ class HubName:
         return HubName(str(local) if local.is_dir() else name, config or None)
 
 
-def hub_rows(source: SourceConfig, counts: Counts) -> Iterator[Row]:
-    """The rows of a name that `datasets.load_dataset` knows, in the order of its split."""
-    hub = HubName.of(source.path)
+def is_hub(source: SourceConfig) -> bool:
+    """Whether the `datasets` library loads the source by its name."""
+    return source.path.startswith(HUB) and not is_url(source.path)
+
+
+def hub_rows(source: SourceConfig, counts: Counts, cursor: Cursor) -> Iterator[Row]:
+    """The rows of a name that `datasets.load_dataset` knows, in the order of its split, from the cursor's on."""
+    hub, begin = HubName.of(source.path), cursor.at
     datasets = _library("datasets", f"{HUB}{hub.name}")
     with _sentence(source):
         rows = datasets.load_dataset(hub.name, hub.config, split=source.split, streaming=source.stream)
         if rows.column_names is not None:  # a stream may not know before it is read
             wanted = [n for n in dict.fromkeys((source.field, source.target, source.spans)) if n in rows.column_names]
             rows = rows.select_columns(wanted) if wanted else rows
-        tables = iter(rows.with_format("arrow").iter(batch_size=HUB_ROWS))
-    number = 0
+        rows = rows.with_format("arrow")
+        if begin.state is not None:
+            rows.load_state_dict(dict(begin.state))
+        tables = iter(rows.iter(batch_size=HUB_ROWS))
+    state, number, skip = begin.state, begin.line - 1, begin.row
     while True:
         with _sentence(source):
             table = next(tables, None)
         if table is None:
             return
         _checked(table.schema, source, source.path)
-        yield from _rows(table, source, number, source.path, counts)
-        number += table.num_rows
+        for k, row in enumerate(_rows(table, source, number, source.path, counts)):
+            if k >= skip:
+                cursor.at = Position(line=number + 1, row=k, state=state)
+                yield row
+        number, skip = number + table.num_rows, 0
+        if source.stream:
+            state = rows.state_dict()
 
 
 def hub_content(source: SourceConfig) -> list[Any]:
@@ -193,13 +223,13 @@ def hub_content(source: SourceConfig) -> list[Any]:
     return [hub.name, builder.config_id, str(builder.hash), str(builder.info.version)]
 
 
-def content_hash(path: Path) -> str:
-    """32 hex digits of a file's bytes."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+def hub_listing(source: SourceConfig) -> list[list[Any]]:
+    """[name, bytes, version] of the files of a local directory, or what the hub says of a name."""
+    base = Path(HubName.of(source.path).name)
+    if base.is_dir():
+        every = sorted(p for p in base.rglob("*") if p.is_file() and not p.name.startswith("."))
+        return [[os.path.abspath(p), size_of(p), version_of(p)] for p in every]
+    return [[str(part), 0, ""] for part in hub_content(source)]
 
 
 @contextlib.contextmanager

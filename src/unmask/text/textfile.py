@@ -15,12 +15,13 @@ import re
 import zlib
 from collections.abc import Iterator
 from encodings.aliases import aliases
-from pathlib import Path
 from typing import IO
 
 from unmask.errors import UserError, nearest
 from unmask.text.document import Counts
 from unmask.text.encodings import guess, without_mark
+from unmask.text.files import File, reading
+from unmask.text.position import Cursor, Position
 
 CHUNK = 1 << 20
 """Bytes read at once."""
@@ -35,33 +36,46 @@ _MARKS = {  # longest first: UTF-32's little-endian mark begins with UTF-16's
 _MARK = re.compile("^\ufeff+", re.MULTILINE)
 
 
-def lines(path: Path, encoding: str, strict: bool, counts: Counts) -> Iterator[tuple[int, str]]:
-    """(number from 1, line without its end) of a file."""
-    for number, block in blocks(path, encoding, strict, counts):
-        if "\n" in block:
+def lines(
+    path: File, encoding: str, strict: bool, counts: Counts, cursor: Cursor | None = None
+) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of a file, from the cursor on."""
+    skip = 0 if cursor is None else cursor.at.row
+    for number, block in blocks(path, encoding, strict, counts, cursor):
+        if cursor is not None:
+            begin, every = cursor.now, block.split("\n")
+            for row, line in enumerate(every[skip:], skip):
+                cursor.now = Position(begin.file, begin.offset, begin.line, row)
+                yield number + row, line
+            skip = max(0, skip - len(every))  # what was one block may be several, read from elsewhere
+        elif "\n" in block:
             yield from enumerate(block.split("\n"), number)
         else:  # one long line is not copied
             yield number, block
         del block
 
 
-def whole_text(path: Path, encoding: str, strict: bool, counts: Counts) -> str:
+def whole_text(path: File, encoding: str, strict: bool, counts: Counts) -> str:
     """All of a file's text, the last line end kept."""
     return "".join(text for _, text in blocks(path, encoding, strict, counts, whole=True))
 
 
-def blocks(path: Path, encoding: str, strict: bool, counts: Counts, whole: bool = False) -> Iterator[tuple[int, str]]:
-    """(number of the first line, lines joined by "\\n") of a file; `whole`: everything at once, with its last end."""
-    try:
-        with path.open("rb") as plain, _unpacked(path, plain) as stream:
-            yield from _Reader(path, plain, stream, encoding, strict, counts).blocks(whole)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path} is no whole gzip file ({error}); unpack it, or copy it again") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+def blocks(
+    path: File, encoding: str, strict: bool, counts: Counts, cursor: Cursor | None = None, whole: bool = False
+) -> Iterator[tuple[int, str]]:
+    """(number of the first line, lines joined by "\\n") of a file; `whole`: everything at once, with its last end.
+
+    cursor: blocks begin where it is (without its `row`), and `now` says where the one at hand does.
+    """
+    with reading(path):
+        try:
+            with path.open("rb") as plain, _unpacked(path, plain) as stream:
+                yield from _Reader(path, plain, stream, encoding, strict, counts).blocks(whole, cursor)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise UserError(f"{path} is no whole gzip file ({error}); unpack it, or copy it again") from error
 
 
-def _unpacked(path: Path, plain: IO[bytes]) -> io.BufferedReader:
+def _unpacked(path: File, plain: IO[bytes]) -> io.BufferedReader:
     if path.suffix.lower() != ".gz":
         return io.BufferedReader(plain)  # type: ignore[type-var,arg-type]
     return io.BufferedReader(gzip.GzipFile(fileobj=plain, mode="rb"), 1 << 17)  # type: ignore[type-var,arg-type]
@@ -71,7 +85,7 @@ class _Reader:
     """One file on its way from bytes to text."""
 
     def __init__(
-        self, path: Path, plain: IO[bytes], stream: IO[bytes], encoding: str, strict: bool, counts: Counts
+        self, path: File, plain: IO[bytes], stream: IO[bytes], encoding: str, strict: bool, counts: Counts
     ) -> None:
         self.path, self.plain, self.stream, self.strict, self.counts = path, plain, stream, strict, counts
         self.line, self.offset, self.seen, self.before = 1, 0, 0, counts.consumed
@@ -88,15 +102,37 @@ class _Reader:
         self.end = self.back if old_mac else self.feed
         """Bytes of a line end; "\\r" where the beginning has no "\\n" but has that (Mac OS 9)."""
 
-    def blocks(self, whole: bool) -> Iterator[tuple[int, str]]:
-        more = True
+    def blocks(self, whole: bool, cursor: Cursor | None) -> Iterator[tuple[int, str]]:
+        more = self._go_to(cursor.at) if cursor is not None and cursor.at.offset else True
         while more:
             if not whole and (cut := self._find(self.end, self.seen)) >= 0:
-                yield self.line, self._take(cut + len(self.end))
+                yield self._noted(cursor), self._take(cut + len(self.end))
             self.seen = len(self.buffer)
             more = self._fill()
         if self.buffer:
-            yield self.line, self._take(len(self.buffer), keep_end=whole)
+            yield self._noted(cursor), self._take(len(self.buffer), keep_end=whole)
+
+    def _noted(self, cursor: Cursor | None) -> int:
+        """The line that is to come; the cursor is set there."""
+        if cursor is not None:
+            cursor.now = Position(cursor.at.file, self.offset, self.line)
+        return self.line
+
+    def _go_to(self, at: Position) -> bool:
+        """Pass over what lies before a position; a packed file, and one that cannot seek, is read up to there."""
+        left = at.offset - self.offset
+        if left > len(self.buffer):
+            left -= len(self.buffer)
+            self.buffer.clear()
+            try:
+                self.stream.seek(at.offset)
+            except (OSError, ValueError):
+                while left > 0 and (passed := len(self.stream.read(min(left, CHUNK)))):
+                    left -= passed
+        else:
+            del self.buffer[:left]
+        self.offset, self.line = at.offset, at.line
+        return True
 
     def _fill(self) -> bool:
         chunk = self.stream.read(CHUNK)
@@ -178,7 +214,7 @@ class _Reader:
         )
 
 
-def _refuse_binary(path: Path, start: bytearray) -> None:
+def _refuse_binary(path: File, start: bytearray) -> None:
     if start.startswith(b"%PDF"):
         raise UserError(f"{path} is a binary file, not text; take the text out of it first")
     if start.startswith(b"\x1f\x8b"):
@@ -187,7 +223,7 @@ def _refuse_binary(path: Path, start: bytearray) -> None:
         raise UserError(f"{path} is a binary file, not text; name it .parquet to have it read as a table")
 
 
-def _codec(encoding: str, start: bytes, path: Path) -> str:
+def _codec(encoding: str, start: bytes, path: File) -> str:
     """The codec to read a file by, in Python's spelling: checked, or detected from the file's beginning."""
     if encoding == "detect":
         return without_mark(start) or _detected(start, path)
@@ -208,7 +244,7 @@ def _codec(encoding: str, start: bytes, path: Path) -> str:
     return {"utf-8-sig": "utf-8"}.get(name, name)
 
 
-def _detected(start: bytes, path: Path) -> str:
+def _detected(start: bytes, path: File) -> str:
     try:
         codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:

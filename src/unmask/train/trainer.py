@@ -12,8 +12,8 @@ no target at all is counted and leaves the weights as they are; its number passe
 Where several processes train one run, micro-batch m belongs to rank m mod R (`ranks`), and sums, norms, counts and
 gradients are added over the ranks: M is that of the whole update, and its number keys dropout.
 
-Everything an update depends on is (seed, step, weights, optimizer state, plan): a run that is killed at any
-moment and resumed equals the uncut run bit for bit, on the same machine and thread count.
+Everything an update depends on is (seed, step, weights, optimizer state, plan; of a stream, its table): a run that is
+killed at any moment and resumed equals the uncut run bit for bit, on the same machine and thread count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch import nn
 
 from unmask.batch import Batch
 from unmask.config.base import finite
-from unmask.errors import Diverged, UserError
+from unmask.errors import Diverged, Unread, UserError
 from unmask.tensors import named_once
 from unmask.train import checkpoint, faults, schedule, worth
 from unmask.train.base import Batches, Counters, Settings
@@ -73,13 +73,16 @@ class Trainer:
         gradients: Gradients | None = None,
         ranks: Ranks | None = None,
         documents: Documents = lambda step, progress: (),
+        sample: Batches | None = None,
     ) -> None:
+        """sample: batches by which the budget is turned into updates, where the run's own cannot be looked up ahead."""
         self.ranks = ranks or Ranks()
         # What will be sharded may be too large for one device: each layer moves there when it is.
         self.networks = networks if self.ranks.parallel == "fsdp" else networks.to(settings.device)
         self.spread = Spread(networks)
         self.norms = norms
         self.terms, self.batches, self.flops = terms, batches, flops
+        self.sample = sample or batches
         self.settings, self.out = settings, out
         self.evaluation, self.gradients = evaluation, gradients
         self.progress = progress if self.ranks.first else None
@@ -118,7 +121,11 @@ class Trainer:
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
                     self._enter()
-                    line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
+                    try:
+                        line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
+                    except Unread:
+                        self._keep(metrics)
+                        raise
                     if self.ranks.first and self.gradients is not None and self.gradients.due(self.counters.step):
                         line["gradients"] = self._compare(self.gradients)
                     metrics.write(line)
@@ -231,7 +238,7 @@ class Trainer:
             self.compiles = compiles, self.plan.compile_reason
             return
         self.precision, self.precision_reason = choose_precision(settings.precision, settings.device, self.networks)
-        total = steps_within(settings.budget, self.batches, self.flops, settings.train.begins)
+        total = steps_within(settings.budget, self.sample, self.flops, settings.train.begins)
         self.compiles = self._whether_to_compile(total)
         if total is None:
             self.calibration = Calibration(settings.budget.minutes or 0.0, settings.train)
@@ -260,7 +267,7 @@ class Trainer:
         passes = self._passes_of(copies)
 
         def once(step: int) -> None:
-            micro = self._mine(step, 0.0)
+            micro = self.sample(step, 0.0)
             norms = partial(self.norms, copies.networks)
             totals = totals_of(micro, micro[0], norms, self.flops, self.ranks)
             passes(step, micro, totals.norms, totals.number)
@@ -383,6 +390,17 @@ class Trainer:
         with self.ranks.together():
             metrics.sync()
         self.saver.save(self.networks, self.optimizer, self.counters, self.plan)
+
+    def _keep(self, metrics: Metrics | Unwritten) -> None:
+        """Save what is trained, where no text comes any more; alone, since other ranks may wait for that text."""
+        step = self.counters.step
+        if self.ranks.count > 1 or not step:
+            return
+        self.saver.settle()
+        if step not in checkpoint.find(self.checkpoints).whole:
+            self._save(metrics)
+            self.saver.settle()
+            self._say(f"the run is saved after step {step}: resume=auto continues once the text can be read")
 
     def _compare(self, gradients: Gradients) -> dict[str, object]:
         """The gradients of the parts of the last update's micro-batch with the most parts, one by one."""

@@ -106,9 +106,7 @@ class Recipe(TextConfig):
         if fault := self._stages_fault():
             raise ValueError(fault)
         if self.train.stages and self.corpus.stream:
-            raise ValueError(
-                "a stream's chapters are cut for one context: drop train.stages or corpus.stream"
-            )
+            raise ValueError("a stream's chapters are cut for one context: drop train.stages or corpus.stream")
         if self.checkpoint.only_best and not self.evaluation.every:
             raise ValueError("checkpoint.only_best asks for a held-out loss during training: set evaluation.every")
         return self

@@ -184,7 +184,7 @@ def test_t15_lengths_and_packing_compile_a_few_times(tmp_path: Path, monkeypatch
     own = Trainer(networks, program_of(recipe.objective), loader, lambda b: 1.0, settings, tmp_path / "c")
     counters = own.run()
     torch._dynamo.reset()
-    assert counters.compilations == own.compiled.count > 0, "nothing was compiled"
+    assert 0 < counters.compilations == own.compiled.count <= 2, "the network is one graph, which lengths open once"
     assert own.compiled.late <= 3
     assert checkpoint.read_state(tmp_path / "c" / "checkpoints" / "step-50")["compilations"] == counters.compilations
 

@@ -199,7 +199,8 @@ def feed_forward(mlp: nn.Module, x: Tensor, context: Context) -> Tensor:
     if not isinstance(mlp, Experts):
         return mlp(x)  # type: ignore[no-any-return]
     y, routing = mlp(x, context.real)
-    context.routing.found.append(routing)
+    if context.routing is not None:
+        context.routing.found.append(routing)
     return y
 
 

@@ -6,7 +6,7 @@ Legend: B rows, T tokens, S source tokens, d hidden size, I feed-forward size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -108,7 +108,7 @@ class Context:
     cache: Cache | None = None
     drop: Drop | None = None
     drop_attention: Drop | None = None
-    routing: Reports = field(default_factory=Reports)
+    routing: Reports | None = None  # of experts; where there are none, nothing is made that compilers stumble over
     keys: Context | None = None  # of the tokens that keys come from, where those are not the queries' own
 
     @property

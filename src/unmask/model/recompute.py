@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from unmask.model.parts import Context
+
+if TYPE_CHECKING:
+    from unmask.model.experts import Routing
 
 
 def recomputed(layer: nn.Module, x: Tensor, context: Context, depth: int, keys: Tensor | None) -> Tensor:
@@ -36,7 +40,8 @@ class Again(AbstractContextManager[None]):
         self.generators: list[torch.Generator] = list({id(d.generator): d.generator for d in drops}.values())
         self.first = [generator.get_state() for generator in self.generators]
         self.now: list[Tensor] = []
-        self.routing, self.reports = context.routing.found, 0
+        self.routing: list[Routing] = [] if context.routing is None else context.routing.found
+        self.reports = 0
 
     def __enter__(self) -> None:
         self.now, self.reports = [generator.get_state() for generator in self.generators], len(self.routing)

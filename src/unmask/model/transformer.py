@@ -25,7 +25,7 @@ from unmask.model.flex import flex_of, suits_flex
 from unmask.model.heads import HeadModule
 from unmask.model.initialise import initialise
 from unmask.model.layers import Layer
-from unmask.model.parts import Context, Linear, Norm, Table
+from unmask.model.parts import Context, Linear, Norm, Reports, Table
 from unmask.model.positions import Alibi, RelativeBuckets, rotary, sinusoids
 from unmask.model.recompute import recomputed
 from unmask.model.relative import Relative
@@ -105,7 +105,7 @@ class Stack(nn.Module):
             for module in self.ahead:
                 given = below if c.ahead == "parallel" else [x, *ahead][-1]
                 ahead.append(module(given, embedded, stream, context, self.final_norm))
-        if routing is not None:
+        if routing is not None and context.routing is not None:
             routing.extend(context.routing.found)
         if states is not None:
             states[-1] = x
@@ -207,6 +207,7 @@ class Stack(nn.Module):
             pairs=None if self.relative is None else self.relative.pairs(stream, keys),
             tokens=stream.tokens,
             real=None if c.experts is None else stream.block != 0,
+            routing=None if c.experts is None else Reports(),
             cross=None if memory is None else cross_view(stream, memory[1], c.num_heads, dtype, explicit),
             memory=None if memory is None else memory[0],
             cache=cache,

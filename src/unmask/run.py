@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from unmask import initial
 from unmask.building import build, chapters_of, evaluator, resolve, training_batches, training_loader
@@ -323,6 +324,8 @@ def evaluate(
     if data is None:
         data = chosen.read(lm, text)
     found = suites.evaluate(lm, suite, data, options)
+    if (held := next(lm.network.parameters()).dtype) != torch.float32:
+        warnings.append(f"the model is held in {str(held).removeprefix('torch.')}, so the last digits are not fp32's")
     return {**found, "warnings": [*found.get("warnings", ()), *warnings]} if warnings else found
 
 

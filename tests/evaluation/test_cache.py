@@ -5,6 +5,7 @@ A new scheme is one line of SCHEMES.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from unmask.evaluation.beam import Beams
 from unmask.evaluation.generate import generations, n_best
 from unmask.evaluation.steps import Start, Steps
 from unmask.lm import LM
+from unmask.run import evaluate
 
 from .helpers import model_of
 from .test_beam import next_log_p
@@ -145,3 +147,13 @@ def test_a_model_held_in_bf16_writes_with_half_the_cache_and_about_the_same_numb
     held = lambda cache: sum(x.nbytes for pair in [*cache.layers.values(), *cache.memory.values()] for x in pair)
     assert held(wide) == 2 * held(narrow)
     assert 0 < (exact.exp() - near.exp()).abs().max() < 0.01
+
+
+def test_figures_of_a_model_held_in_bf16_say_so(tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("the cat sat on the mat\n" * 5)
+    lm = model_of("causal")
+    assert not evaluate(lm, "bpb", text=text).get("warnings")
+    lm.network.to(torch.bfloat16)
+    (warning,) = evaluate(lm, "bpb", text=text)["warnings"]
+    assert "held in bfloat16" in warning

@@ -88,3 +88,11 @@ def test_a_graph_that_is_compiled_has_the_plain_forms() -> None:
     given = drawn(3, 8), drawn(8)
     assert torch.allclose(work(*given), relu2(rms_norm(given[0], given[1], 1e-6)))
     assert any("rms_norm" in name for name in seen)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_rotation_keeps_its_type_whatever_the_angles_have(ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not ours:
+        monkeypatch.setattr(fused, "fuses", lambda x: False)
+    angles = rotary(torch.arange(5)[None], 6, 100.0, torch.float32)
+    assert rotate(drawn(1, 5, 2, 6, dtype=torch.bfloat16), angles).dtype == torch.bfloat16

@@ -1,6 +1,6 @@
 """From shards to batches: (seed, step) → samples → noise → packed rows → Batch. Stateless.
 
-A window of `per_window` samples is packed at once and its rows are dealt to `steps` updates, so an update
+A window of samples is packed at once and its rows are dealt to `steps` updates, so an update
 is found by arithmetic, and short texts find room beside long ones.
 """
 

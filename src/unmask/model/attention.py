@@ -231,7 +231,8 @@ class Cache:
             self.capacity = max(2 * self.capacity, self.length, 32)
         self.record = _room(self.record, new, self.capacity, begin, axis=2)
         self.record[:, :, begin : self.length] = new
-        self.record[:, :, self.length :] = 0
+        if whole:  # what was stored there and forgotten is nobody's to see
+            self.record[:, :, self.length :] = 0
         return Keys(*self.record[:, :, : self._shown]) if begin else None
 
     @property
@@ -242,7 +243,9 @@ class Cache:
         """Append k and v (B, K, T, D) of a layer; all its keys and values so far come back."""
         begin = self.length - k.shape[2]
         old = self.layers.get(depth, (None, None))
-        held_k, held_v = (_room(x, new, self.capacity, begin, axis=2) for x, new in zip(old, (k, v), strict=True))
+        held_k, held_v = (
+            _room(x, new, self.capacity, begin, axis=2, blank=self.whole) for x, new in zip(old, (k, v), strict=True)
+        )
         held_k[:, :, begin : self.length] = k
         held_v[:, :, begin : self.length] = v
         self.layers[depth] = (held_k, held_v)
@@ -262,13 +265,14 @@ class Cache:
         self.memory = {i: (k[rows], v[rows]) for i, (k, v) in self.memory.items()}
 
 
-def _room(held: Tensor | None, new: Tensor, capacity: int, used: int, axis: int) -> Tensor:
-    """`held`, or a copy of its first `used` entries with room for `capacity` along `axis`."""
+def _room(held: Tensor | None, new: Tensor, capacity: int, used: int, axis: int, blank: bool = False) -> Tensor:
+    """`held`, or a copy of its first `used` entries with room for `capacity` along `axis`; blank: 0 where it is empty,
+    since a weight of 0 times what memory happens to hold may be NaN."""
     if held is not None and held.shape[axis] >= capacity:
         return held
     shape = list(new.shape)
     shape[axis] = capacity
-    grown = new.new_zeros(shape)  # what is never used costs no memory, and no score is NaN
+    grown = new.new_zeros(shape) if blank else new.new_empty(shape)  # without zeros what is never used costs no memory
     if held is not None:
         grown.narrow(axis, 0, used).copy_(held.narrow(axis, 0, used))
     return grown

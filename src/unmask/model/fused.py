@@ -1,6 +1,6 @@
 """Elementwise parts of layers on a CPU, each with a backward pass of its own: fewer passes over memory than autograd's.
 
-They equal their plain forms in `parts` and `positions` to rounding, and have no second derivatives. Compilers fuse by
+They equal their plain forms, which stand here too, to rounding, and have no second derivatives. Compilers fuse by
 themselves, and GPUs have kernels for most: there the plain forms run.
 
 Legend: B rows, T tokens, H heads, D head size, d features, I feed-forward size.
@@ -37,7 +37,7 @@ def rotate(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
 
     R = twice the angles' size (B, T, 1, R / 2); dimensions beyond the first R stay (GPT-NeoX turns a quarter of them).
     """
-    cos, sin = angles
+    cos, sin = (angle.to(x.dtype) for angle in angles)
     turned = 2 * cos.shape[-1]
     if fuses(x) and turned == x.shape[-1]:
         return _Rotation.apply(x, cos, sin)  # type: ignore[no-any-return, no-untyped-call]

@@ -72,16 +72,12 @@ class LatentAttention(nn.Module):
             assert self.q is not None
             joint = self.q(x)
         plain, turned = joint.unflatten(-1, (self.heads, -1)).split((self.plain, self.turned), -1)
-        return torch.cat([plain, _turn(turned, angles)], -1).transpose(1, 2)
+        return torch.cat([plain, rotate(turned, angles)], -1).transpose(1, 2)
 
     def _keys(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Keys (B, H, S, D) and values (B, H, S, W)."""
         latent, turned = self.kv_a(x).split((self.rank, self.turned), -1)
         both = self.kv_b(self.kv_a_norm(latent)).unflatten(-1, (self.heads, -1))
         plain, v = both.split((self.plain, self.value), -1)
-        shared = _turn(turned[:, :, None], angles).expand(-1, -1, self.heads, -1)
+        shared = rotate(turned[:, :, None], angles).expand(-1, -1, self.heads, -1)
         return torch.cat([plain, shared], -1).transpose(1, 2), v.transpose(1, 2)
-
-
-def _turn(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    return rotate(x, (angles[0].to(x.dtype), angles[1].to(x.dtype)))

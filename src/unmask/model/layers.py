@@ -71,7 +71,7 @@ class Attention(nn.Module):
         if norm is not None and not after:
             x = norm(x)
         if angles is not None:
-            x = rotate(x, (angles[0].to(x.dtype), angles[1].to(x.dtype)))
+            x = rotate(x, angles)
         return norm(x) if norm is not None and after else x
 
 

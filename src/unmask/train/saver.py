@@ -160,7 +160,7 @@ class Saver:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        with suppress(UserError):  # the first error is the one to tell
+        with suppress(Exception):  # the first error is the one to tell
             pending.task.finish()
             until = time.monotonic() + GRACE
             while self.ranks.first and pending.writing.missing() and time.monotonic() < until:

@@ -264,13 +264,12 @@ class Trainer:
         if self.ranks.count > 1 or train.activation_checkpointing:
             return False, "auto: not tried with several processes, nor with activation checkpointing"
         copies = Spread(deepcopy(self.networks))
-        passes = self._passes_of(copies)
+        passes, norms = self._passes_of(copies), partial(self.norms, copies.networks)
+        micro = [self.sample(step, 0.0) for step in range(worth.WARM + worth.TIMED)]  # no part of what is timed
+        totals = [totals_of(each, each[0], norms, self.flops, self.ranks) for each in micro]
 
         def once(step: int) -> None:
-            micro = self.sample(step, 0.0)
-            norms = partial(self.norms, copies.networks)
-            totals = totals_of(micro, micro[0], norms, self.flops, self.ranks)
-            passes(step, micro, totals.norms, totals.number)
+            passes(step, micro[step], totals[step].norms, totals[step].number)
             copies.networks.zero_grad()
 
         try:

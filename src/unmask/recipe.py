@@ -78,7 +78,7 @@ class Recipe(TextConfig):
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """bf16 = autocast; weights and optimizer stay fp32. auto follows the processor."""
-    compile: Literal["auto"] | bool = False
+    compile: Literal["auto", True, False] = False
     """torch.compile. auto: of a run of half an hour or more the first updates are timed both ways, and what pays is
     written into the run's plan."""
     attention: Literal["auto", "flex", "dense"] = "auto"
@@ -106,7 +106,7 @@ class Recipe(TextConfig):
         if fault := self._stages_fault():
             raise ValueError(fault)
         if self.train.stages and self.corpus.stream:
-            raise ValueError("a stream's chapters are cut for one context: drop train.stages or corpus.stream")
+            raise ValueError("a run on a stream has no stages: drop train.stages or corpus.stream")
         if self.checkpoint.only_best and not self.evaluation.every:
             raise ValueError("checkpoint.only_best asks for a held-out loss during training: set evaluation.every")
         return self
@@ -346,11 +346,14 @@ def explain(error: ValidationError, where: str, root: type[BaseModel] | None = N
         known = _fields(loc[:-1], root or Recipe)
         return f"unknown key '{key}' in {where} (known there: {', '.join(known)}){nearest(str(loc[-1]), known)}"
     if first["type"] == "missing":
-        return f"{where} lacks '{key}': add it, or give {key}=… on the command line"
+        inside = any(isinstance(p, int) for p in loc)  # of a list, which is given as a whole
+        return f"{where} lacks '{key}': add it{'' if inside else f', or give {key}=… on the command line'}"
     if first["type"] == "union_tag_invalid":
         return f"{key}.type in {where}: {message}"
     if first["type"] == "value_error":
         return f"{where}{', ' + key if key else ''}: {message}"
+    example = ", such as [{share: 0.5}, {share: 0.5}]" if "stages" in loc else ""
+    message = message.replace("a valid tuple", f"a list{example}")
     return f"{key}={first['input']!r} in {where}: {message[0].lower()}{message[1:]}"
 
 

@@ -182,7 +182,7 @@ def _trained(
         chapters.clear()
     say(f"{trainer.counters.checkpoint_bytes:,} bytes were written into checkpoints")
     if trainer.counters.compilations:
-        say(f"compiled {trainer.counters.compilations} times")
+        say(f"networks were compiled {trainer.counters.compilations}×")
     with ranks.together():
         return _finish(recipe, trainer, held, out, say)
 

@@ -126,7 +126,9 @@ def test_t12_only_on_improvement_is_an_option_and_bytes_are_counted(tmp_path, ca
     sizes = {step: checkpoint.size(tmp_path / "a" / "checkpoints" / f"step-{step}") for step in (6, 15)}
     assert sum(sizes.values()) < written < 3 * max(sizes.values()) + 200  # 3 was the best for a while
     told = capsys.readouterr().err
-    assert re.search(r"a checkpoint takes [\d,]+ bytes \([\d,]+ weights, [\d,]+ optimizer\); at least 1 to write", told)
+    assert re.search(
+        r"a checkpoint takes about [\d,]+ bytes \([\d,]+ weights, [\d,]+ optimizer\); at least 1 to write", told
+    )
     assert re.search(r"one at every better held-out loss; at most 3 lie there together, [\d,]+ bytes; [\d,]+ are", told)
     shutil.rmtree(tmp_path / "a" / "checkpoints" / "step-15")
     again = toy.trainer(tmp_path / "a", **options)
@@ -283,3 +285,11 @@ def test_steps_that_do_not_ascend_are_refused(at, says: str) -> None:
         toy.CheckpointConfig(at=at)
     with pytest.raises(ValueError, match=r"stands in the place of checkpoint.every=5"):
         toy.CheckpointConfig(at=(1, 2), every=5)
+
+
+def test_t12_a_run_that_goes_on_says_what_is_still_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for steps, told in ((6, "at least 3 to write"), (6, "at least 0 still to write")):
+        own = toy.trainer(tmp_path, steps=steps, every=2)
+        own.progress = Progress()
+        own.run(resume=told.endswith("still to write"))
+        assert told in capsys.readouterr().err

@@ -111,6 +111,8 @@ class CorpusConfig(SourceConfig):
     def _one_or_many(self) -> CorpusConfig:
         if bool(self.path) == bool(self.sources):
             raise ValueError("give a path, or sources (a mixture): one of the two")
+        if self.chapter != type(self).model_fields["chapter"].default and not self.stream:
+            raise ValueError("chapter is of a stream: give stream=true with it, or leave it out")
         if empty := [name for name, source in self.sources.items() if not source.path]:
             raise ValueError(f"the source '{empty[0]}' has no path")
         if streaming := [name for name, source in self.sources.items() if source.stream]:

@@ -7,7 +7,7 @@ import ctypes.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ def choose_device(name: str = "auto") -> torch.device:
 
 def choose_precision(asked: Precision, device: torch.device, networks: nn.ModuleDict) -> tuple[str, str]:
     """("fp32" or "bf16", why). `bf16` means autocast: weights, their gradients and the optimizer stay fp32."""
+    if asked not in get_args(Precision):
+        raise UserError(f"precision={asked} is not known: give {', '.join(get_args(Precision))}")
     if asked != "auto":
         return asked, "as asked"
     if device.type == "cuda":

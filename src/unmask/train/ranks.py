@@ -168,12 +168,12 @@ class Group(Ranks):
 
     def describe(self, micro: int) -> str:
         how = "shards (FSDP2)" if self.parallel == "fsdp" else "copies (DDP)"
-        text = f"{self.count} ranks hold {how} of the model; an update is {micro} micro-batches"
+        text = f"{self.count} ranks hold {how} of the model; micro-batches of an update: {micro}"
         rounds = -(-micro // self.count)
         if idle := rounds * self.count - micro:
             text += (
-                f", so {idle} of {rounds * self.count} turns are idle: an update of as many micro-batches as ranks, or "
-                "a multiple of that, has none (train.grad_accumulation, which is fixed when a run starts)"
+                f", so {idle} of {rounds * self.count} turns are idle: none would be at train.grad_accumulation="
+                f"{rounds * self.count} (which is fixed when a run starts)"
             )
         return text
 

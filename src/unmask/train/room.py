@@ -34,20 +34,26 @@ def most_at_once(total: int, config: CheckpointConfig) -> tuple[int, int]:
     return powers + config.keep + 2, max(0, sum(step <= total for step in config.at) - config.keep)
 
 
-def written(total: int, config: CheckpointConfig) -> int:
-    """How many a run of `total` updates writes at least: those of its schedule and the last.
+def written(total: int, config: CheckpointConfig, done: int = 0) -> int:
+    """How many a run of `total` updates, `done` of them over, still writes at least: of its schedule, and the last.
 
     >>> written(10, CheckpointConfig()), written(10, CheckpointConfig(every=5)), written(2500, CheckpointConfig())
     (5, 2, 13)
+    >>> written(10, CheckpointConfig(), 4), written(12, CheckpointConfig(every=5), 10)
+    (2, 1)
     """
+    if done >= total:
+        return 0
+    return _scheduled(total, config) - _scheduled(done, config) + (not due(total, config))
+
+
+def _scheduled(step: int, config: CheckpointConfig) -> int:
+    """How many are due until this update."""
     if config.only_best:
-        return 1
+        return 0
     if config.at:
-        return sum(step <= total for step in config.at) + (total not in config.at)
-    if config.every:
-        return -(-total // config.every)
-    powers = (min(total, 999)).bit_length()
-    return powers + total // 1000 + (not due(total, config))
+        return sum(each <= step for each in config.at)
+    return step // config.every if config.every else min(step, 999).bit_length() + step // 1000
 
 
 def writers(config: CheckpointConfig, parallel: str, ranks: int) -> int:
@@ -70,10 +76,11 @@ class Room:
         """Bytes of so many checkpoints, and so many with weights alone."""
         return whole * self.one + light * self.weights
 
-    def required(self, out: Path, checkpoints: Path, total: int | None, config: CheckpointConfig) -> str:
+    def required(self, out: Path, checkpoints: Path, total: int | None, config: CheckpointConfig, done: int = 0) -> str:
         """A sentence about what is to be written; UserError where the disk cannot hold what is still to come.
 
-        total: updates of the run; None = not known before it is timed, and then room for a few is asked.
+        total: updates of the run, `done` of which are over; None = not known before it is timed, and then room for a
+        few is asked. Bytes count a little for headers.
         """
         held = list(find(checkpoints).whole.values())
         whole, light = most_at_once(total or 1, config)
@@ -85,12 +92,12 @@ class Room:
                 f"no room to write {out}: its checkpoints need about {needed:,} bytes ({sum(left)} at a time) and "
                 f"{free:,} bytes are free: free some space, or set a larger checkpoint.every"
             )
-        each = f"a checkpoint takes {self.one:,} bytes ({self.weights:,} weights, {self.optimizer:,} optimizer)"
+        each = f"a checkpoint takes about {self.one:,} bytes ({self.weights:,} weights, {self.optimizer:,} optimizer)"
         if total is None:
             return f"{each}; {free:,} bytes are free; how many are written is known once the run is timed"
-        number = written(total, config)
+        number = written(total, config, done)
         more = ", and one at every better held-out loss" if config.only_best else ""
         return (
-            f"{each}; at least {number} to write, {number * self.one:,} bytes{more}; "
+            f"{each}; at least {number} {'still ' if done else ''}to write, {number * self.one:,} bytes{more}; "
             f"at most {whole + light} lie there together, {self.need(whole, light):,} bytes; {free:,} are free"
         )

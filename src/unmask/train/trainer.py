@@ -289,7 +289,7 @@ class Trainer:
             config = self.settings.checkpoint
             number = writers(config, self.ranks.parallel, self.ranks.count)
             room = Room(checkpoint.need(named_once(self.networks)[0], 0, number), self.optimizer.state_bytes())
-            self._say(room.required(self.out, self.checkpoints, self.total_steps, config))
+            self._say(room.required(self.out, self.checkpoints, self.total_steps, config, self.counters.step))
 
     # ------------------------------------------------------------ one update
 

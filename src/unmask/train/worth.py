@@ -16,7 +16,7 @@ LEAST = 1800.0
 WARM, TIMED = 3, 5
 """Updates whose passes are made before any is timed (compilers, allocators), and those that are."""
 
-Asked = bool | Literal["auto"]
+Asked = Literal["auto", True, False]
 """The setting `compile`."""
 Answer = tuple[bool, str]
 """(whether to compile, why)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 import threading
@@ -25,9 +27,10 @@ from unmask.data.prepare import prepare
 from unmask.data.reader import Reader
 from unmask.data.shards import Prepared
 from unmask.data.stream import FOLDER, Chapters
-from unmask.errors import UserError
+from unmask.errors import Unread, UserError
 from unmask.objectives.base import Objective
 from unmask.objectives.masked import Masked
+from unmask.objectives.sentence import NextSentence
 from unmask.text.holdout import share
 from unmask.text.position import Position
 
@@ -48,20 +51,27 @@ def write(place: Path, files: int = 4) -> Path:
 class Run:
     """A stream's batches, as a run in `out` has them."""
 
-    def __init__(self, place: Path, source: Path | str, objective: Objective | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        place: Path,
+        source: Path | str,
+        objective: Objective | None = None,
+        valid: CorpusConfig | None = None,
+        **settings: Any,
+    ) -> None:
         self.out, self.said = place / "out", list[str]()
         self.out.mkdir(exist_ok=True)
         values = {"path": str(source), "stream": True, "chapter": 800, "valid_fraction": FRACTION, **settings}
         self.corpus = CorpusConfig.model_validate(values)
-        self.objective = objective or Masked()
-        self.text = prepare(self.corpus, None, TokenizerConfig(type="byte"), place / "cache", self.said.append)
+        self.objective, self.fraction = objective or Masked(), FRACTION if valid is None else 0.0
+        self.text = prepare(self.corpus, valid, TokenizerConfig(type="byte"), place / "cache", self.said.append)
 
     def loader(self, text: Prepared, stretch: Stretch | None) -> Loader:
         shape, words = self.objective.shape(32, None), text.tokenizer.vocabulary
         return Loader(text.train, self.objective, words, shape, rows=4, seed=SEED, kept=text.train, stretch=stretch)
 
     def chapters(self, begin: bool = True, writes: bool = True) -> Chapters:
-        one = Chapters(self.out, self.corpus, FRACTION, self.text, self.loader, writes, self.said.append)
+        one = Chapters(self.out, self.corpus, self.fraction, self.text, self.loader, writes, self.said.append)
         if begin:
             one.begin()
         return one
@@ -259,6 +269,60 @@ def test_other_ranks_read_what_the_first_one_wrote(tmp_path: Path, source: Path)
     assert len(first.table) > 2 and len(seen) == 60 and all(map(same, seen, wanted))
     assert other.table == first.table and other.reader is None
     first.close()
+
+
+def test_a_chapter_of_one_document_is_read(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for k in range(4):
+        (tmp_path / "text" / f"{k}.txt").write_text("\n".join(TEXTS[60 * k : 60 * k + 60]))
+    (tmp_path / "held.txt").write_text("held out")
+    held = CorpusConfig(path=str(tmp_path / "held.txt"))
+    run = Run(tmp_path, tmp_path / "text", valid=held, chapter=1, document="file")
+    chapters = run.chapters()
+    until(chapters, lambda table: len(table) == 5)
+    assert all(line.documents == 1 and line.updates > 2 for line in chapters.table)
+    assert [line.epoch for line in chapters.table] == [0, 0, 0, 0, 1]
+    chapters.close()
+
+
+def test_what_a_chapter_without_partners_holds_is_said(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for k in range(3):  # the second file is one line, and so is its chapter
+        texts = [" ".join(TEXTS[80 * k : 80 * k + 80])] if k == 1 else TEXTS[80 * k : 80 * k + 80]
+        (tmp_path / "text" / f"{k}.txt").write_text("\n".join(texts))
+    size = len("".join(TEXTS[:80]))
+    (tmp_path / "held.txt").write_text("held out\nto compare with")
+    held = CorpusConfig(path=str(tmp_path / "held.txt"))
+    run = Run(tmp_path, tmp_path / "text", NextSentence(), held, chapter=size, document="line", sentences=True)
+    chapters = run.chapters()
+    until(chapters, lambda table: len(table) == 3)
+    _, single, after = chapters.table
+    assert (single.documents, single.updates, single.per_step) == (1, 0, 0) and single.samples > 20
+    assert after.first == single.first and after.updates
+    assert any(f"{single.samples} samples are not read: its one document" in sentence for sentence in run.said)
+    assert f"{single.samples} samples are not read" in chapters.coverage(after.first + 1)
+    chapters.close()
+
+
+def test_a_full_disk_is_text_that_cannot_be_read(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = Run(tmp_path, source)
+    chapters = run.chapters()
+    before = (run.out / TABLE).read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        with pytest.raises(Unread, match=r"no room to write .*stream.jsonl"):
+            until(chapters, lambda table: len(table) == 2)
+    assert len(chapters.table) == 1 and (run.out / TABLE).read_text() == before
+    until(chapters, lambda table: len(table) == 2)
+    line = chapters.table[1]
+    chapters.loaders.clear()
+    monkeypatch.setattr(Prepared, "load", lambda place: full(place, place))
+    with pytest.raises(Unread, match=r"cannot be had .*No space left"):
+        chapters(line.first)
+    chapters.close()
 
 
 def test_a_reader_that_is_killed_is_named(tmp_path: Path, source: Path) -> None:

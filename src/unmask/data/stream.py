@@ -30,8 +30,9 @@ from unmask.config import CorpusConfig
 from unmask.data.chapters import Chapter, coverage, read_table, write_table
 from unmask.data.loader import Loader, Stretch
 from unmask.data.reader import Read, Reader
+from unmask.data.sampling import TooFew
 from unmask.data.shards import Prepared
-from unmask.errors import Unread, UserError
+from unmask.errors import Unread, UserError, one_line
 from unmask.text.files import is_url
 from unmask.text.position import Position, Span
 from unmask.text.progress import Say
@@ -97,6 +98,11 @@ class Chapters:
                 return self._found(step)
             except UserError as error:
                 raise Unread(str(error)) from error
+            except OSError as error:
+                raise Unread(
+                    f"the next text of {self.corpus.path} cannot be had in {self.out} ({one_line(error)}): mend this, "
+                    "then resume the run"
+                ) from error
 
     def _found(self, step: int) -> Loader:
         if not self.table:
@@ -145,10 +151,10 @@ class Chapters:
         self._tell(line)
 
     def _add(self, line: Chapter, loader: Loader | None) -> None:
+        write_table(self.out, self.files, [*self.table, line])
         self.table.append(line)
         if loader is not None and line.updates:
             self._keep(len(self.table) - 1, loader)
-        write_table(self.out, self.files, self.table)
 
     def _read_table(self) -> None:
         self.files, self.table = read_table(self.out)
@@ -171,9 +177,7 @@ class Chapters:
         last = self.table[-1] if self.table else None
         first, before = (0, 0) if last is None else (last.first + last.updates, last.before)
         before += 0 if last is None else last.updates * last.per_step
-        loader = None
-        if len(text.train) > 1 or number == 0:  # one document is no text for pairs of documents
-            loader = self.make(text, Stretch(number, epoch, first, before))
+        loader, samples = self._samples(text, Stretch(number, epoch, first, before))
         return Chapter(
             number=number,
             epoch=epoch,
@@ -184,20 +188,36 @@ class Chapters:
             tokens=len(text.train.tokens),
             bytes=int(text.train.bytes.sum()),
             held_out=len(text.valid) if self.fraction else 0,
-            samples=0 if loader is None else len(loader.pieces),
+            samples=samples,
             first=first,
             before=before,
             per_step=0 if loader is None else loader.per_step,
             updates=0 if loader is None else loader.updates or 0,
         ), loader
 
+    def _samples(self, text: Prepared, stretch: Stretch) -> tuple[Loader | None, int]:
+        """A new chapter's batches, and how many samples it has; no batches where it has no piece, or no partners."""
+        if not len(text.train) and self.table:
+            return None, 0
+        try:
+            loader = self.make(text, stretch)
+        except TooFew as error:
+            if not self.table:
+                raise
+            return None, error.pieces
+        return loader, len(loader.pieces)
+
     def _tell(self, line: Chapter) -> None:
         again = f" (time {line.epoch + 1} through the stream)" if line.epoch else ""
+        what = f"updates {line.first + 1:,} to {line.first + line.updates:,}"
+        if not line.updates:
+            what = f"{line.samples:,} samples are too few for an update of {line.per_step:,}"
+        if not line.per_step:
+            one = "its one document has no partner, and pairs of texts need one"
+            what = f"{line.samples:,} samples are not read: {one}" if line.samples else "there is nothing to train on"
         self.say(
             f"chapter {line.number + 1}{again}: {line.documents:,} documents, {line.held_out:,} more are held out; "
-            f"updates {line.first + 1:,} to {line.first + line.updates:,}"
-            if line.updates
-            else f"chapter {line.number + 1}{again}: {line.documents:,} documents are too few for an update"
+            + what
         )
 
     # ------------------------------------------------------------ chapters

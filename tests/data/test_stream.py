@@ -60,7 +60,7 @@ class Run:
         **settings: Any,
     ) -> None:
         self.out, self.said = place / "out", list[str]()
-        self.out.mkdir(exist_ok=True)
+        self.out.mkdir(parents=True, exist_ok=True)
         values = {"path": str(source), "stream": True, "chapter": 800, "valid_fraction": FRACTION, **settings}
         self.corpus = CorpusConfig.model_validate(values)
         self.objective, self.fraction = objective or Masked(), FRACTION if valid is None else 0.0
@@ -336,6 +336,31 @@ def test_a_reader_that_is_killed_is_named(tmp_path: Path, source: Path) -> None:
     reader.close()
 
 
+def test_a_reader_that_is_killed_is_replaced_once(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, kills = Reader.ask, [1]
+
+    def killed(self: Reader, chapter: int, begin: Position) -> None:
+        ask(self, chapter, begin)
+        if kills:
+            kills.pop()
+            self.process.kill()
+            self.process.wait()
+
+    run = Run(tmp_path, source)
+    monkeypatch.setattr(Reader, "ask", killed)
+    chapters = run.chapters()
+    until(chapters, lambda table: len(table) == 2)
+    assert sum("first, another process reads it" in sentence for sentence in run.said) == 1
+    chapters.close()
+    kills += [1, 1]
+    again = run.chapters()
+    with pytest.raises(UserError, match="was ended by something else"):
+        until(again, lambda table: len(table) == 4)
+    again.close()
+
+
 def test_the_first_chapter_is_found_again(tmp_path: Path, source: Path) -> None:
     one = Run(tmp_path, source)
     other = Run(tmp_path, source)
@@ -347,6 +372,47 @@ def test_the_first_chapter_is_found_again(tmp_path: Path, source: Path) -> None:
     text = (source / "0.jsonl").read_text()
     (source / "0.jsonl").write_text(text.replace("0001", "1111"))
     assert Run(tmp_path, source).text.directory != one.text.directory and not left.exists()
+
+
+def test_an_edited_lexicon_is_noticed(tmp_path: Path, source: Path) -> None:
+    lexicon = tmp_path / "words.txt"
+    lexicon.write_text("word\n")
+    one = Run(tmp_path, source, lexicon=str(lexicon))
+    first = one.chapters()
+    until(first, lambda table: len(table) == 2)
+    first.close()
+    shutil.rmtree(one.out / FOLDER)
+    lexicon.write_text("0011\n")
+    assert Run(tmp_path, source, lexicon=str(lexicon)).text.directory != one.text.directory
+    again = one.chapters(begin=False)
+    with pytest.raises(UserError, match=r"the lexicon is another version: the stream"):
+        again(first.table[1].first)
+    again.close()
+
+
+def test_a_file_that_is_as_large_as_before_is_noticed(tmp_path: Path, source: Path) -> None:
+    server = Server(source, ranges=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = source / "0.jsonl"
+    whole = place.read_text()
+    for where in (f"{server.url}/0.jsonl", str(place)):
+        run = Run(tmp_path / where[:4].strip("/"), where, chapter=300)
+        first = run.chapters()
+        first.close()
+        place.write_text(whole.replace(TEXTS[59], "9999" + TEXTS[59][4:]))
+        os.utime(place, ns=(1, 1))
+        again = run.chapters(begin=False)
+        if where.startswith("http"):
+            with pytest.raises(UserError, match=r"0.jsonl is another version: the stream .* has changed"):
+                again(first.table[0].updates)
+        else:
+            run.said.clear()
+            until(again, lambda table: len(table) == 3)
+            assert sum("another date than when the run was started (1, first" in s for s in run.said) == 1
+        again.close()
+        place.write_text(whole)
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_corpus_behind_a_url_is_prepared_like_one_on_disk(tmp_path: Path, source: Path) -> None:

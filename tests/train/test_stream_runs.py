@@ -188,3 +188,14 @@ def test_it_goes_on_only_from_the_same_stream(folder: Path, tmp_path: Path) -> N
     assert table[1].first < 20
     with pytest.raises(UserError, match=r"chapter 2 of .* holds another text than when this run read it"):
         unmask.resume_run(run.out, cache=folder / "cache")
+
+
+def test_a_file_that_came_later_is_in_no_chapter(folder: Path, uncut: Path, tmp_path: Path) -> None:
+    text = write(tmp_path / "text")
+    run = trained(folder, "later", **{"corpus.path": str(text), "budget.steps": 20})
+    losses = rankwork.losses(folder, "later")
+    checkpoint._remove(run.out / "checkpoints" / "step-20")
+    (run.out / "result.json").unlink()
+    (text / "-.jsonl").write_text(json.dumps({"text": "new"}))  # sorts before all others
+    unmask.resume_run(run.out, cache=tmp_path / "another cache")
+    assert losses == rankwork.losses(folder, "later")

@@ -33,6 +33,12 @@ class Read:
 
     span: Span
     prepared: str
+    warning: str = ""
+    """Of files that may have changed."""
+
+
+class Ended(UserError):
+    """The process that reads was ended by something else."""
 
 
 class Reader:
@@ -74,14 +80,14 @@ class Reader:
         answer, chapter = self.process.stdout.readline(), self.asked
         self.asked = None
         if not answer.endswith(b"\n"):
-            raise UserError(
+            raise Ended(
                 f"the process that reads chapter {chapter + 1} of {self.path} was ended by something else (exit code "
                 f"{self.process.wait()}), perhaps for want of memory: free some, then resume the run"
             )
         found = json.loads(answer)
         if "error" in found:
             raise UserError(found["error"])
-        return Read(Span.of(found["span"]), found["prepared"])
+        return Read(Span.of(found["span"]), found["prepared"], found["warning"])
 
     def close(self) -> None:
         """End it, whatever it is at."""
@@ -129,4 +135,4 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     begin = Position.of(question["begin"])
     with spooled(corpus, None, folder, begin, question["chapter"], files) as chapter:
         prepared = prepare_text(chapter.text, tokenizer, folder, lambda _: None)
-    return {"span": chapter.span.dump(), "prepared": prepared.directory.name}
+    return {"span": chapter.span.dump(), "prepared": prepared.directory.name, "warning": chapter.warning}

@@ -29,14 +29,13 @@ from unmask.batch import Batch
 from unmask.config import CorpusConfig
 from unmask.data.chapters import Chapter, coverage, read_table, write_table
 from unmask.data.loader import Loader, Stretch
-from unmask.data.reader import Read, Reader
+from unmask.data.reader import Ended, Read, Reader
 from unmask.data.sampling import TooFew
 from unmask.data.shards import Prepared
+from unmask.data.spool import far
 from unmask.errors import Unread, UserError, one_line
-from unmask.text.files import is_url
 from unmask.text.position import Position, Span
 from unmask.text.progress import Say
-from unmask.text.tables import HubName, is_hub
 
 FOLDER = "chapters"
 LOADERS = 2
@@ -72,6 +71,7 @@ class Chapters:
         self.table: list[Chapter] = []
         self.files: Sequence[tuple[str, int, str]] = ()
         self.loaders: dict[int, Loader] = {}
+        self.warned: set[str] = set()
         self.reader: Reader | None = None
         self.lock = threading.RLock()
 
@@ -256,15 +256,26 @@ class Chapters:
         return read
 
     def _waited(self, number: int, begin: Position) -> Read:
-        for pause in (*PAUSES, None) if _far(self.corpus) else (None,):
+        pauses, fresh = list(PAUSES) if far(self.corpus) else [], True
+        while True:
             try:
-                return self._ask(number, begin).result()
+                read = self._ask(number, begin).result()
+                if read.warning and read.warning not in self.warned:
+                    self.say(read.warning)
+                    self.warned.add(read.warning)
+                return read
             except UserError as error:
-                if pause is None:
+                if isinstance(error, Ended):  # it answers no more
+                    self.close()
+                    if fresh:
+                        fresh = False
+                        self.say(f"{error}; first, another process reads it")
+                        continue
+                if not pauses:
                     raise
+                pause = pauses.pop(0)
                 self.say(f"chapter {number + 1}: {error}; it is read again in {pause:.0f} s")
                 time.sleep(pause)
-        raise AssertionError
 
     def _ask(self, number: int, begin: Position) -> Reader:
         """What reads a chapter: it has begun already, or begins now."""
@@ -325,10 +336,3 @@ class Chapters:
     def coverage(self, steps: int) -> str:
         """What so many updates have read of the stream."""
         return coverage(self.table or read_table(self.out)[1], steps)
-
-
-def _far(corpus: CorpusConfig) -> bool:
-    """Whether a network lies between."""
-    if is_hub(corpus):
-        return not Path(HubName.of(corpus.path).name).is_dir()
-    return is_url(corpus.path) and not corpus.path.lower().startswith(("file:", "memory:", "local:"))

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +19,16 @@ from test_torchrun import torchrun
 
 import unmask
 from unmask.data.chapters import read_table
+from unmask.data.reader import Read, Reader
 from unmask.data.stream import FOLDER
 from unmask.difference import difference
 from unmask.errors import UserError
 from unmask.planning import plan
 from unmask.recipe import load_recipe
 from unmask.run import Run, evaluate, pretrain
-from unmask.train import checkpoint
+from unmask.text.position import Position
+from unmask.train import checkpoint, trainer
+from unmask.train.prefetch import Prefetch
 
 CUTTING = Path(__file__).with_name("cutting.py")
 STEPS = 60
@@ -199,3 +207,32 @@ def test_a_file_that_came_later_is_in_no_chapter(folder: Path, uncut: Path, tmp_
     (text / "-.jsonl").write_text(json.dumps({"text": "new"}))  # sorts before all others
     unmask.resume_run(run.out, cache=tmp_path / "another cache")
     assert losses == rankwork.losses(folder, "later")
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_request_ends_a_wait_for_text(folder: Path, uncut: Path, monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
+    asked: list[float] = []
+
+    result = Reader.result
+
+    def never(self: Reader, chapter: int, begin: Position) -> None:
+        self.asked = chapter
+
+    def interrupted(self: Reader, stopped: Callable[[], bool]) -> Read:
+        if not asked:
+            asked.append(time.monotonic())
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return result(self, stopped)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "ask", never)
+        patched.setattr(Reader, "result", interrupted)
+        patched.setattr(trainer, "Prefetch", lambda batches, depth, ahead=depth: Prefetch(batches, ahead))
+        with pytest.raises(KeyboardInterrupt):
+            trained(folder, f"waiting{depth}", **{"checkpoint.every": 1000})
+    assert time.monotonic() - asked[0] < 30
+    out = folder / f"waiting{depth}"
+    (step,) = checkpoint.find(out / "checkpoints").whole
+    assert 0 < step <= read_table(out)[1][0].updates
+    unmask.resume_run(out, cache=folder / "cache")
+    assert rankwork.losses(folder, f"waiting{depth}") == rankwork.losses(folder, "uncut")

@@ -29,11 +29,11 @@ from unmask.batch import Batch
 from unmask.config import CorpusConfig
 from unmask.data.chapters import Chapter, coverage, read_table, write_table
 from unmask.data.loader import Loader, Stretch
-from unmask.data.reader import Ended, Read, Reader
+from unmask.data.reader import POLL, Ended, Read, Reader
 from unmask.data.sampling import TooFew
 from unmask.data.shards import Prepared
 from unmask.data.spool import far
-from unmask.errors import Unread, UserError, one_line
+from unmask.errors import Stopped, Unread, UserError, one_line
 from unmask.text.position import Position, Span
 from unmask.text.progress import Say
 
@@ -68,6 +68,8 @@ class Chapters:
         self.make, self.writes, self.say = loader, writes, say
         self.total: Callable[[], int | None] = lambda: None
         """The updates of the run, once they are known: what lies beyond is not read ahead."""
+        self.stopped: Callable[[], bool] = lambda: False
+        """Whether the run is to stop: a wait for text then ends in `Stopped`."""
         self.table: list[Chapter] = []
         self.files: Sequence[tuple[str, int, str]] = ()
         self.loaders: dict[int, Loader] = {}
@@ -259,7 +261,7 @@ class Chapters:
         pauses, fresh = list(PAUSES) if far(self.corpus) else [], True
         while True:
             try:
-                read = self._ask(number, begin).result()
+                read = self._ask(number, begin).result(self.stopped)
                 if read.warning and read.warning not in self.warned:
                     self.say(read.warning)
                     self.warned.add(read.warning)
@@ -275,7 +277,7 @@ class Chapters:
                     raise
                 pause = pauses.pop(0)
                 self.say(f"chapter {number + 1}: {error}; it is read again in {pause:.0f} s")
-                time.sleep(pause)
+                self._sleep(pause)
 
     def _ask(self, number: int, begin: Position) -> Reader:
         """What reads a chapter: it has begun already, or begins now."""
@@ -316,7 +318,15 @@ class Chapters:
                     f"{what} was not there after {PATIENCE / 3600:g} h in {self.out}: rank 0 reads it, and all ranks "
                     "must see that directory; look at what rank 0 says, then resume the run"
                 )
-            time.sleep(0.1)
+            self._sleep(POLL)
+
+    def _sleep(self, seconds: float) -> None:
+        """Unless the run is to stop meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self.stopped():
+                raise Stopped
+            time.sleep(min(left, POLL))
 
     def close(self) -> None:
         """Stop reading."""

@@ -165,7 +165,7 @@ class Chapters:
         """One more line: the chapter after the last one."""
         if not self.writes:
             known = len(self.table)
-            self._wait(lambda: len(read_table(self.out)[1]) > known, f"chapter {known + 1} of the stream")
+            self._wait(lambda: self._written() > known, f"chapter {known + 1} of the stream")
             return self._read_table()
         last = self.table[-1]
         over = last.end is None
@@ -174,6 +174,15 @@ class Chapters:
         line, loader = self._line(number, epoch, self._prepared(number, read.prepared), read)
         self._add(line, loader)
         self._tell(line)
+
+    def _written(self) -> int:
+        """The lines of the table, as another rank left it; 0 where a shared file system shows it at another time."""
+        try:
+            return len(read_table(self.out)[1])
+        except UserError as error:
+            if isinstance(error.__cause__, OSError):
+                return 0
+            raise
 
     def _line(self, number: int, epoch: int, text: Prepared, read: Read) -> tuple[Chapter, Loader | None]:
         last = self.table[-1] if self.table else None
@@ -304,8 +313,8 @@ class Chapters:
         self._drop(number)
 
     def _drop(self, number: int) -> None:
-        """Remove shards of chapters before the last one; whoever resumes there reads them again."""
-        kept = {line.prepared for line in self.table[max(number - 1, 0) :]}
+        """Remove shards of chapters that nobody holds open; whoever resumes there reads them again."""
+        kept = {line.prepared for line in self.table[max(number - LOADERS, 0) :]}
         for place in (self.out / FOLDER).glob("[0-9a-f]*"):
             if place.name not in kept and any(line.prepared == place.name for line in self.table):
                 shutil.rmtree(place, ignore_errors=True)

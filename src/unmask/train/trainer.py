@@ -98,6 +98,7 @@ class Trainer:
         self.compiles: worth.Answer = False, ""
         self.requests: Stop | None = None
         self.over = False
+        """Whether `run` has ended: nobody uses a batch that is still being built."""
 
     # ------------------------------------------------------------ the run
 

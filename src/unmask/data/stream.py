@@ -2,7 +2,7 @@
 
     out/stream.jsonl       the files as they were when the run was started, then a line a chapter, in the run's order:
                            where it begins and ends in the stream, what it was prepared as, which updates it gives
-    out/chapters/<print>/  shards of the chapter that is trained on, the one before and the one after it
+    out/chapters/<print>/  shards of the chapter that is trained on, the two before and the one after it
 
     chapter              0         1         2              0         1      …
     updates              0 … 39    40 … 79   80 … 91        92 … 131  …

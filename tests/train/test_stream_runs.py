@@ -101,11 +101,11 @@ def test_a_run_says_what_it_read(uncut: Path, said: list[str]) -> None:
 
 
 def test_killed_and_resumed_it_is_bit_for_bit_the_same(folder: Path, uncut: Path, tmp_path: Path) -> None:
-    second, third = (line.first for line in read_table(uncut)[1][1:3])
+    second, _, fourth = (line.first for line in read_table(uncut)[1][1:4])
     lives = [
         {"signal": "SIGKILL", "updates": second + 1, "then": 0},  # just across a border
         {"signal": "SIGKILL", "updates": second + 9, "then": 0},  # amid a chapter
-        {"signal": "SIGTERM", "updates": third - 1, "then": 0},
+        {"signal": "SIGTERM", "updates": fourth - 1, "then": 0},
     ]
     (tmp_path / "plan.json").write_text(json.dumps({"words": words(folder), "lives": lives}))
     out = folder / "cut"

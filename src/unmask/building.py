@@ -89,6 +89,7 @@ def build(
     )
     if chapters is not None:
         chapters.total = lambda: trainer.total_steps
+        chapters.stopped = lambda: trainer.stopped
     return trainer, evaluate
 
 

@@ -27,7 +27,7 @@ import yaml
 
 from unmask.config.base import flat
 from unmask.data.cache import cache_folder
-from unmask.data.chapters import TABLE, amounts
+from unmask.data.chapters import TABLE, amounts, read_table
 from unmask.data.prepare import prepare
 from unmask.data.shards import Prepared
 from unmask.data.stream import FOLDER, Chapters
@@ -205,7 +205,8 @@ def prepared(out: Path, cache: str | Path | None = None, say: Callable[[str], No
     if (place / "meta.json").exists():
         return Prepared.load(place)
     recipe, tokenizer = stored_recipe(out), Tokenizer.load(out / "tokenizer.json")
-    text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say)
+    listed = read_table(out)[0] if recipe.corpus.stream and (out / TABLE).exists() else None
+    text = prepare(recipe.corpus, recipe.valid, tokenizer, cache_folder(cache), say, listed=listed)
     if text.directory.name != place.name:
         raise UserError(
             f"{title(recipe.corpus)} has changed since {out} was started, or another version of unmask prepared it: "

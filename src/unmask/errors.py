@@ -19,6 +19,10 @@ class Unread(UserError):
     """A run's next text cannot be read: what is trained so far is kept, and the run goes on once it can be."""
 
 
+class Stopped(Exception):
+    """A wait for a run's next text has ended, since the run is to stop: nothing of the update has happened yet."""
+
+
 class Diverged(UserError):
     """A run that ends because an update cannot be used (`train.faults`): a study's trial may, its runs may not."""
 

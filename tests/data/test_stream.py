@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import socket
 import threading
@@ -25,9 +27,10 @@ from unmask.data.prepare import prepare
 from unmask.data.reader import Reader
 from unmask.data.shards import Prepared
 from unmask.data.stream import FOLDER, Chapters
-from unmask.errors import UserError
+from unmask.errors import Unread, UserError
 from unmask.objectives.base import Objective
 from unmask.objectives.masked import Masked
+from unmask.objectives.sentence import NextSentence
 from unmask.text.holdout import share
 from unmask.text.position import Position
 
@@ -48,20 +51,27 @@ def write(place: Path, files: int = 4) -> Path:
 class Run:
     """A stream's batches, as a run in `out` has them."""
 
-    def __init__(self, place: Path, source: Path | str, objective: Objective | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        place: Path,
+        source: Path | str,
+        objective: Objective | None = None,
+        valid: CorpusConfig | None = None,
+        **settings: Any,
+    ) -> None:
         self.out, self.said = place / "out", list[str]()
-        self.out.mkdir(exist_ok=True)
+        self.out.mkdir(parents=True, exist_ok=True)
         values = {"path": str(source), "stream": True, "chapter": 800, "valid_fraction": FRACTION, **settings}
         self.corpus = CorpusConfig.model_validate(values)
-        self.objective = objective or Masked()
-        self.text = prepare(self.corpus, None, TokenizerConfig(type="byte"), place / "cache", self.said.append)
+        self.objective, self.fraction = objective or Masked(), FRACTION if valid is None else 0.0
+        self.text = prepare(self.corpus, valid, TokenizerConfig(type="byte"), place / "cache", self.said.append)
 
     def loader(self, text: Prepared, stretch: Stretch | None) -> Loader:
         shape, words = self.objective.shape(32, None), text.tokenizer.vocabulary
         return Loader(text.train, self.objective, words, shape, rows=4, seed=SEED, kept=text.train, stretch=stretch)
 
     def chapters(self, begin: bool = True, writes: bool = True) -> Chapters:
-        one = Chapters(self.out, self.corpus, FRACTION, self.text, self.loader, writes, self.said.append)
+        one = Chapters(self.out, self.corpus, self.fraction, self.text, self.loader, writes, self.said.append)
         if begin:
             one.begin()
         return one
@@ -238,7 +248,7 @@ def test_shards_of_old_chapters_go(tmp_path: Path, source: Path) -> None:
     chapters(chapters.table[-1].first)
     assert chapters.table[-1].epoch == 0
     kept = {p.name for p in (run.out / FOLDER).iterdir() if not p.name.startswith(".")}
-    assert not kept & {line.prepared for line in chapters.table[1:3]} and chapters.table[4].prepared in kept
+    assert chapters.table[1].prepared not in kept and {line.prepared for line in chapters.table[2:5]} <= kept
     chapters.close()
     chapters.clear()
     assert not (run.out / FOLDER).exists()
@@ -261,6 +271,81 @@ def test_other_ranks_read_what_the_first_one_wrote(tmp_path: Path, source: Path)
     first.close()
 
 
+def test_a_chapter_of_one_document_is_read(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for k in range(4):
+        (tmp_path / "text" / f"{k}.txt").write_text("\n".join(TEXTS[60 * k : 60 * k + 60]))
+    (tmp_path / "held.txt").write_text("held out")
+    held = CorpusConfig(path=str(tmp_path / "held.txt"))
+    run = Run(tmp_path, tmp_path / "text", valid=held, chapter=1, document="file")
+    chapters = run.chapters()
+    until(chapters, lambda table: len(table) == 5)
+    assert all(line.documents == 1 and line.updates > 2 for line in chapters.table)
+    assert [line.epoch for line in chapters.table] == [0, 0, 0, 0, 1]
+    chapters.close()
+
+
+def test_what_a_chapter_without_partners_holds_is_said(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for k in range(3):  # the second file is one line, and so is its chapter
+        texts = [" ".join(TEXTS[80 * k : 80 * k + 80])] if k == 1 else TEXTS[80 * k : 80 * k + 80]
+        (tmp_path / "text" / f"{k}.txt").write_text("\n".join(texts))
+    size = len("".join(TEXTS[:80]))
+    (tmp_path / "held.txt").write_text("held out\nto compare with")
+    held = CorpusConfig(path=str(tmp_path / "held.txt"))
+    run = Run(tmp_path, tmp_path / "text", NextSentence(), held, chapter=size, document="line", sentences=True)
+    chapters = run.chapters()
+    until(chapters, lambda table: len(table) == 3)
+    _, single, after = chapters.table
+    assert (single.documents, single.updates, single.per_step) == (1, 0, 0) and single.samples > 20
+    assert after.first == single.first and after.updates
+    assert any(f"{single.samples} samples are not read: its one document" in sentence for sentence in run.said)
+    assert f"{single.samples} samples are not read" in chapters.coverage(after.first + 1)
+    chapters.close()
+
+
+def test_a_full_disk_is_text_that_cannot_be_read(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = Run(tmp_path, source)
+    chapters = run.chapters()
+    before = (run.out / TABLE).read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        with pytest.raises(Unread, match=r"no room to write .*stream.jsonl"):
+            until(chapters, lambda table: len(table) == 2)
+    assert len(chapters.table) == 1 and (run.out / TABLE).read_text() == before
+    until(chapters, lambda table: len(table) == 2)
+    line = chapters.table[1]
+    chapters.loaders.clear()
+    monkeypatch.setattr(Prepared, "load", lambda place: full(place, place))
+    with pytest.raises(Unread, match=r"cannot be had .*No space left"):
+        chapters(line.first)
+    chapters.close()
+
+
+def test_a_rank_waits_where_the_table_cannot_be_read_for_a_moment(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, source)
+    first, other = run.chapters(), run.chapters(begin=False, writes=False)
+    other(0)
+    until(first, lambda table: len(table) == 2)
+    first.close()
+    read, fails = Path.read_text, [1, 1]
+
+    def failing(self: Path, *args: Any, **more: Any) -> str:
+        if self.name == TABLE and fails:
+            fails.pop()
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(self, *args, **more)
+
+    monkeypatch.setattr(Path, "read_text", failing)
+    other(first.table[1].first)
+    assert not fails and other.table == first.table
+
+
 def test_a_reader_that_is_killed_is_named(tmp_path: Path, source: Path) -> None:
     run = Run(tmp_path, source)
     reader = Reader(run.corpus, run.text.tokenizer, run.out / FOLDER, run.text.span.files)  # type: ignore[union-attr]
@@ -270,6 +355,31 @@ def test_a_reader_that_is_killed_is_named(tmp_path: Path, source: Path) -> None:
     with pytest.raises(UserError, match=r"the process that reads chapter 2 of .* was ended by something else"):
         reader.result()
     reader.close()
+
+
+def test_a_reader_that_is_killed_is_replaced_once(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, kills = Reader.ask, [1]
+
+    def killed(self: Reader, chapter: int, begin: Position) -> None:
+        ask(self, chapter, begin)
+        if kills:
+            kills.pop()
+            self.process.kill()
+            self.process.wait()
+
+    run = Run(tmp_path, source)
+    monkeypatch.setattr(Reader, "ask", killed)
+    chapters = run.chapters()
+    until(chapters, lambda table: len(table) == 2)
+    assert sum("first, another process reads it" in sentence for sentence in run.said) == 1
+    chapters.close()
+    kills += [1, 1]
+    again = run.chapters()
+    with pytest.raises(UserError, match="was ended by something else"):
+        until(again, lambda table: len(table) == 4)
+    again.close()
 
 
 def test_the_first_chapter_is_found_again(tmp_path: Path, source: Path) -> None:
@@ -283,6 +393,47 @@ def test_the_first_chapter_is_found_again(tmp_path: Path, source: Path) -> None:
     text = (source / "0.jsonl").read_text()
     (source / "0.jsonl").write_text(text.replace("0001", "1111"))
     assert Run(tmp_path, source).text.directory != one.text.directory and not left.exists()
+
+
+def test_an_edited_lexicon_is_noticed(tmp_path: Path, source: Path) -> None:
+    lexicon = tmp_path / "words.txt"
+    lexicon.write_text("word\n")
+    one = Run(tmp_path, source, lexicon=str(lexicon))
+    first = one.chapters()
+    until(first, lambda table: len(table) == 2)
+    first.close()
+    shutil.rmtree(one.out / FOLDER)
+    lexicon.write_text("0011\n")
+    assert Run(tmp_path, source, lexicon=str(lexicon)).text.directory != one.text.directory
+    again = one.chapters(begin=False)
+    with pytest.raises(UserError, match=r"the lexicon is another version: the stream"):
+        again(first.table[1].first)
+    again.close()
+
+
+def test_a_file_that_is_as_large_as_before_is_noticed(tmp_path: Path, source: Path) -> None:
+    server = Server(source, ranges=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = source / "0.jsonl"
+    whole = place.read_text()
+    for where in (f"{server.url}/0.jsonl", str(place)):
+        run = Run(tmp_path / where[:4].strip("/"), where, chapter=300)
+        first = run.chapters()
+        first.close()
+        place.write_text(whole.replace(TEXTS[59], "9999" + TEXTS[59][4:]))
+        os.utime(place, ns=(1, 1))
+        again = run.chapters(begin=False)
+        if where.startswith("http"):
+            with pytest.raises(UserError, match=r"0.jsonl is another version: the stream .* has changed"):
+                again(first.table[0].updates)
+        else:
+            run.said.clear()
+            until(again, lambda table: len(table) == 3)
+            assert sum("another date than when the run was started (1, first" in s for s in run.said) == 1
+        again.close()
+        place.write_text(whole)
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_corpus_behind_a_url_is_prepared_like_one_on_disk(tmp_path: Path, source: Path) -> None:

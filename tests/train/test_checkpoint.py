@@ -39,8 +39,8 @@ def test_content(tmp_path) -> None:
 
 def test_every_file_is_flushed_before_the_rename_that_shows_it(tmp_path, monkeypatch) -> None:
     events = []
-    sync, rename = checkpoint._sync, os.rename
-    monkeypatch.setattr(checkpoint, "_sync", lambda p: (events.append(p.name), sync(p)))
+    sync, rename = checkpoint.sync, os.rename
+    monkeypatch.setattr(checkpoint, "sync", lambda p: (events.append(p.name), sync(p)))
     monkeypatch.setattr(os, "rename", lambda a, b: (events.append("rename"), rename(a, b)))
     checkpoint.write(tmp_path / "checkpoints", 1, toy.networks(), {}, {})
     files = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +19,16 @@ from test_torchrun import torchrun
 
 import unmask
 from unmask.data.chapters import read_table
+from unmask.data.reader import Read, Reader
 from unmask.data.stream import FOLDER
 from unmask.difference import difference
 from unmask.errors import UserError
 from unmask.planning import plan
 from unmask.recipe import load_recipe
 from unmask.run import Run, evaluate, pretrain
-from unmask.train import checkpoint
+from unmask.text.position import Position
+from unmask.train import checkpoint, trainer
+from unmask.train.prefetch import Prefetch
 
 CUTTING = Path(__file__).with_name("cutting.py")
 STEPS = 60
@@ -93,11 +101,11 @@ def test_a_run_says_what_it_read(uncut: Path, said: list[str]) -> None:
 
 
 def test_killed_and_resumed_it_is_bit_for_bit_the_same(folder: Path, uncut: Path, tmp_path: Path) -> None:
-    second, third = (line.first for line in read_table(uncut)[1][1:3])
+    second, _, fourth = (line.first for line in read_table(uncut)[1][1:4])
     lives = [
         {"signal": "SIGKILL", "updates": second + 1, "then": 0},  # just across a border
         {"signal": "SIGKILL", "updates": second + 9, "then": 0},  # amid a chapter
-        {"signal": "SIGTERM", "updates": third - 1, "then": 0},
+        {"signal": "SIGTERM", "updates": fourth - 1, "then": 0},
     ]
     (tmp_path / "plan.json").write_text(json.dumps({"words": words(folder), "lives": lives}))
     out = folder / "cut"
@@ -188,3 +196,43 @@ def test_it_goes_on_only_from_the_same_stream(folder: Path, tmp_path: Path) -> N
     assert table[1].first < 20
     with pytest.raises(UserError, match=r"chapter 2 of .* holds another text than when this run read it"):
         unmask.resume_run(run.out, cache=folder / "cache")
+
+
+def test_a_file_that_came_later_is_in_no_chapter(folder: Path, uncut: Path, tmp_path: Path) -> None:
+    text = write(tmp_path / "text")
+    run = trained(folder, "later", **{"corpus.path": str(text), "budget.steps": 20})
+    losses = rankwork.losses(folder, "later")
+    checkpoint._remove(run.out / "checkpoints" / "step-20")
+    (run.out / "result.json").unlink()
+    (text / "-.jsonl").write_text(json.dumps({"text": "new"}))  # sorts before all others
+    unmask.resume_run(run.out, cache=tmp_path / "another cache")
+    assert losses == rankwork.losses(folder, "later")
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_request_ends_a_wait_for_text(folder: Path, uncut: Path, monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
+    asked: list[float] = []
+
+    result = Reader.result
+
+    def never(self: Reader, chapter: int, begin: Position) -> None:
+        self.asked = chapter
+
+    def interrupted(self: Reader, stopped: Callable[[], bool]) -> Read:
+        if not asked:
+            asked.append(time.monotonic())
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return result(self, stopped)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "ask", never)
+        patched.setattr(Reader, "result", interrupted)
+        patched.setattr(trainer, "Prefetch", lambda batches, depth, ahead=depth: Prefetch(batches, ahead))
+        with pytest.raises(KeyboardInterrupt):
+            trained(folder, f"waiting{depth}", **{"checkpoint.every": 1000})
+    assert time.monotonic() - asked[0] < 30
+    out = folder / f"waiting{depth}"
+    (step,) = checkpoint.find(out / "checkpoints").whole
+    assert 0 < step <= read_table(out)[1][0].updates
+    unmask.resume_run(out, cache=folder / "cache")
+    assert rankwork.losses(folder, f"waiting{depth}") == rankwork.losses(folder, "uncut")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.data.loader import Stretch
+from unmask.disk import write_text
 from unmask.errors import UserError
 
 FORMAT = 1
@@ -37,11 +37,13 @@ class Chapter:
     held_out: int
     """Documents that belong to the held-out side."""
     samples: int
+    """Also those of a chapter that makes no update."""
     first: int
     """The number of its first update."""
     before: int
     """Samples of the updates before that."""
     per_step: int
+    """0: no update can be made of it (`data.sampling.TooFew`)."""
     updates: int
 
     @property
@@ -77,8 +79,11 @@ documents are held out); stopped inside chapter 1, after 5 of its 10 updates'
     if since and since[-1].end is not None:
         more, its = ("chapter 1", "its") if len(since) == 1 else (f"chapters 1 to {len(since)}", "their")
         done = f"{done}, then {more} once more" if done else f"{more} read to {its} end, each text once"
-    left, held = sum(line.left_over for line in whole), sum({x.number: x.held_out for x in whole}.values())
+    left = sum(line.left_over for line in whole if line.per_step)
+    single = [line.left_over for line in whole if line.samples and not line.per_step]
+    held = sum({x.number: x.held_out for x in whole}.values())
     apart = [f"{left:,} samples are left over, too few for one more update"] * bool(left)
+    apart += [f"{sum(single):,} samples are not read: a pair needs a second document in its chapter"] * bool(single)
     apart += [f"{held:,} documents are held out"] * bool(held)
     done += f" ({'; '.join(apart)})" if apart else ""
     if inside:
@@ -97,12 +102,7 @@ def amounts(out: Path) -> dict[str, dict[str, int]]:
 def write_table(out: Path, files: Sequence[tuple[str, int, str]], table: Sequence[Chapter]) -> None:
     """Write the table so that it is the old one or the new one."""
     head = {"format": FORMAT, "files": [list(file) for file in files]}
-    writing = out / f".{TABLE}.writing"
-    with writing.open("w", encoding="utf-8") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in (head, *map(asdict, table))))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(writing, out / TABLE)
+    write_text(out / TABLE, "".join(json.dumps(row) + "\n" for row in (head, *map(asdict, table))))
 
 
 def read_table(out: Path) -> tuple[Sequence[tuple[str, int, str]], list[Chapter]]:

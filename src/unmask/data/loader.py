@@ -19,7 +19,18 @@ from unmask.batch import Batch, Examples, Rows, full
 from unmask.config import CorpusConfig
 from unmask.data.collate import Placement, at_least, collate, pack
 from unmask.data.marks import Kept, Marks, Rule
-from unmask.data.sampling import InTurn, Mixture, Order, Partners, Pieces, Sampler, counts_in_block, read_rows, shares
+from unmask.data.sampling import (
+    InTurn,
+    Mixture,
+    Order,
+    Partners,
+    Pieces,
+    Sampler,
+    TooFew,
+    counts_in_block,
+    read_rows,
+    shares,
+)
 from unmask.data.targets import Targets, has_target, reads_target, require_texts, target_notes, with_targets
 from unmask.errors import UserError
 from unmask.objectives.base import Objective, Outline, Shape, Sizes, Vocabulary
@@ -147,7 +158,7 @@ class Loader:
         self.marks = Marks(objective.needs, kept, words)
         self.pieces = self._pieces(room, sources)
         if not len(self.pieces):
-            raise UserError("the text holds no tokens: give a corpus with at least one non-empty document")
+            raise TooFew("the text holds no tokens: give a corpus with at least one non-empty document", 0)
         self.sizes = tuple(self.pieces.of_sources(sources).tolist())
         self.mix = mix
         self.order = self._order(seed, shuffle, objective.recurs)

@@ -26,7 +26,7 @@ import numpy as np
 from unmask.config import CorpusConfig, TokenizerConfig
 from unmask.data.ahead import ahead
 from unmask.data.shards import FORMAT, Encoded, Prepared, Shards, Writer, dtype_of
-from unmask.data.spool import listing, spooled
+from unmask.data.spool import Listing, listing, spooled
 from unmask.data.text import Item, Survey, Text
 from unmask.data.whole import whole
 from unmask.data.workers import Workers, encode_documents
@@ -56,15 +56,16 @@ def prepare(
     cache_dir: Path,
     say: Say,
     training_bytes: int = TRAINING_BYTES,
+    listed: Listing | None = None,
 ) -> Prepared:
     """Train the tokenizer on the training part if it has to be, encode both parts, or find them done.
 
-    Of a stream (corpus.stream) that is its first chapter.
+    Of a stream (corpus.stream) that is its first chapter; listed: its files when the run was started, if one was.
     """
     if isinstance(tokenizer, TokenizerConfig) and tokenizer.file is not None:
         tokenizer = Tokenizer.load(tokenizer.file)
     if corpus.stream:
-        return _first_chapter(corpus, valid, tokenizer, Path(cache_dir), say, training_bytes)
+        return _first_chapter(corpus, valid, tokenizer, Path(cache_dir), say, training_bytes, listed)
     return prepare_text(Text(corpus, valid), tokenizer, cache_dir, say, training_bytes)
 
 
@@ -102,12 +103,15 @@ def _first_chapter(
     cache_dir: Path,
     say: Say,
     training_bytes: int,
+    listed: Listing | None,
 ) -> Prepared:
-    """The first chapter of a stream; found again as long as its files, their versions and the settings are the same."""
-    listed = listing(corpus)
+    """The first chapter of a stream; found again as long as its files, their versions, the lexicon and the settings are
+    the same."""
+    listed = listing(corpus) if listed is None else listed
     made_with = tokenizer.fingerprint if isinstance(tokenizer, Tokenizer) else tokenizer.model_dump()
     held_out = None if valid is None else Text(valid, None).fingerprint("")
-    every = [FORMAT, listed, corpus.model_dump(mode="json", exclude={"path"}), held_out, made_with, training_bytes]
+    settings = corpus.model_dump(mode="json", exclude={"path", "lexicon"})
+    every = [FORMAT, listed, settings, held_out, made_with, training_bytes]
     name = hashlib.blake2b(json.dumps(every).encode(), digest_size=8).hexdigest()
     note = cache_dir / f"stream-{name}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, UserError):  # else it is made anew
@@ -117,7 +121,7 @@ def _first_chapter(
         return replace(prepared, span=span)
     say(f"reading the first chapter of the stream, {corpus.chapter:,} bytes of text; later ones are read in training")
     with spooled(corpus, valid, cache_dir, listed=listed) as chapter:
-        for sentence in chapter.notes:
+        for sentence in filter(None, [*chapter.notes, chapter.warning]):
             say(sentence)
         prepared = prepare_text(chapter.text, tokenizer, cache_dir, say, training_bytes)
     writing = note.with_name(f".{note.name}.{os.getpid()}")

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,12 @@ from typing import Any
 from unmask.config import CorpusConfig
 from unmask.data.prepare import prepare_text
 from unmask.data.spool import spooled
-from unmask.errors import UserError, one_line
+from unmask.errors import Stopped, UserError, one_line
 from unmask.text.position import Position, Span
 from unmask.tokens.tokenizer import Tokenizer
+
+POLL = 0.1
+"""Seconds between two looks at whether a wait is to end."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,12 @@ class Read:
 
     span: Span
     prepared: str
+    warning: str = ""
+    """Of files that may have changed."""
+
+
+class Ended(UserError):
+    """The process that reads was ended by something else."""
 
 
 class Reader:
@@ -58,6 +67,16 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what libraries print; an error comes as the answer
         )
+        self.answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def _hear(self) -> None:
+        """Pass answers on, and nothing (b"") as the last one."""
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.answers.put(line)
+        self.answers.put(b"")
 
     def ask(self, chapter: int, begin: Position) -> None:
         """Have a chapter read, which begins there."""
@@ -68,27 +87,34 @@ class Reader:
             self.process.stdin.write(json.dumps(question).encode() + b"\n")
             self.process.stdin.flush()
 
-    def result(self) -> Read:
-        """What was read of the chapter asked for. An error of the stream is raised here."""
-        assert self.process.stdout is not None and self.asked is not None
-        answer, chapter = self.process.stdout.readline(), self.asked
+    def result(self, stopped: Callable[[], bool] = lambda: False) -> Read:
+        """What was read of the chapter asked for. An error of the stream is raised here; `Stopped` once it says so."""
+        assert self.asked is not None
+        answer, chapter = self._answer(stopped), self.asked
         self.asked = None
         if not answer.endswith(b"\n"):
-            raise UserError(
+            raise Ended(
                 f"the process that reads chapter {chapter + 1} of {self.path} was ended by something else (exit code "
                 f"{self.process.wait()}), perhaps for want of memory: free some, then resume the run"
             )
         found = json.loads(answer)
         if "error" in found:
             raise UserError(found["error"])
-        return Read(Span.of(found["span"]), found["prepared"])
+        return Read(Span.of(found["span"]), found["prepared"], found["warning"])
+
+    def _answer(self, stopped: Callable[[], bool]) -> bytes:
+        while True:
+            try:
+                return self.answers.get(timeout=POLL)
+            except queue.Empty:
+                if stopped():
+                    raise Stopped from None
 
     def close(self) -> None:
         """End it, whatever it is at."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
         self.process.kill()
         self.process.wait()
 
@@ -129,4 +155,4 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     begin = Position.of(question["begin"])
     with spooled(corpus, None, folder, begin, question["chapter"], files) as chapter:
         prepared = prepare_text(chapter.text, tokenizer, folder, lambda _: None)
-    return {"span": chapter.span.dump(), "prepared": prepared.directory.name}
+    return {"span": chapter.span.dump(), "prepared": prepared.directory.name, "warning": chapter.warning}

@@ -133,6 +133,14 @@ def _greedy(first: np.ndarray, end: np.ndarray, heads: np.ndarray, room: int, mo
 # ---------------------------------------------------------------- partners
 
 
+class TooFew(UserError):
+    """A text that gives no sample, though it may have pieces: how many."""
+
+    def __init__(self, message: str, pieces: int) -> None:
+        super().__init__(message)
+        self.pieces = pieces
+
+
 class Partners:
     """For every piece a piece of another document, by key, any of these as likely as any other.
 
@@ -142,7 +150,9 @@ class Partners:
     def __init__(self, pieces: Pieces) -> None:
         opens = np.diff(pieces.document, prepend=-1) > 0
         if opens.sum() < 2:
-            raise UserError("pairs of texts need a second document, but the corpus holds one: part it, or add text")
+            raise TooFew(
+                "pairs of texts need a second document, but the corpus holds one: part it, or add text", len(pieces)
+            )
         self.document = np.cumsum(opens) - 1
         self.first = np.append(np.flatnonzero(opens), len(pieces))
 

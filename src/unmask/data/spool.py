@@ -25,14 +25,14 @@ from unmask.data.whole import alive
 from unmask.errors import UserError
 from unmask.text import corpus as corpora
 from unmask.text.document import Counts, Document, utf8_length
-from unmask.text.files import File, files, size_of, version_of
+from unmask.text.files import File, files, is_url, size_of, version_of
 from unmask.text.position import Cursor, Position, Span
 from unmask.text.progress import progress
-from unmask.text.tables import hub_listing, is_hub
+from unmask.text.tables import HubName, hub_listing, is_hub
 
 START = Position()
 Listing = Sequence[tuple[str, int, str]]
-"""(name, bytes, version) of every file of a stream."""
+"""(name, bytes, version) of every file of a stream, and of what its texts depend on beside them (bytes 0)."""
 
 
 @dataclass(frozen=True)
@@ -42,31 +42,74 @@ class Spooled:
     text: Text
     span: Span
     notes: list[str]
+    warning: str
+    """A sentence where files of the stream may have changed."""
 
 
 def listing(corpus: CorpusConfig) -> Listing:
-    """The files that a stream consists of now; what the hub says of a name."""
-    if is_hub(corpus):
+    """What a stream consists of now: its files, or what the hub says of a name; its lexicon, and jieba."""
+    return (*_listed(corpus, None if is_hub(corpus) else files(corpus)), *_beside(corpus))
+
+
+def _listed(corpus: CorpusConfig, every: Sequence[File] | None) -> Listing:
+    if every is None:
         return tuple((str(name), int(size), str(version)) for name, size, version in hub_listing(corpus))
-    return tuple((_name(file), size_of(file), version_of(file)) for file in files(corpus))
+    return tuple((_name(file), size_of(file), version_of(file)) for file in every)
+
+
+def _beside(corpus: CorpusConfig) -> Listing:
+    named = zip(("the lexicon", "jieba"), corpora.beside(corpus), strict=True)
+    return tuple((name, 0, version) for name, version in named if version is not None)
+
+
+def far(corpus: CorpusConfig) -> bool:
+    """Whether a network lies between."""
+    if is_hub(corpus):
+        return not Path(HubName.of(corpus.path).name).is_dir()
+    return is_url(corpus.path) and not corpus.path.lower().startswith(("file:", "memory:", "local:"))
 
 
 def _name(file: File) -> str:
     return os.path.abspath(file) if isinstance(file, Path) else str(file)  # as `data.text.absolute` has it
 
 
-def _chosen(corpus: CorpusConfig, listed: Listing) -> list[File] | None:
-    """The files of a listing, which must be as they were; files that came later are no part of the stream."""
-    found = {name: size for name, size, _ in listing(corpus)}
-    for name, size, _ in listed:
-        if found.get(name) != size:
-            now = "is gone" if name not in found else f"has {found[name]:,} bytes, not {size:,}"
+def _chosen(corpus: CorpusConfig, listed: Listing) -> tuple[list[File] | None, str]:
+    """The files of a listing, which must be as they were, and a warning. Files that came later are not among them.
+
+    What a server says of a version, and a hash, must be the same. A date of a file here may be another one, since
+    copying sets it, too: that is the warning.
+    """
+    every = None if is_hub(corpus) else files(corpus)
+    now = {name: (size, version) for name, size, version in _listed(corpus, every)}
+    dated = set() if far(corpus) else set(now)
+    now |= {name: (size, version) for name, size, version in _beside(corpus)}
+    redated = []
+    for name, size, version in listed:
+        changed = _changed(size, version, now.get(name), name in dated)
+        if changed:
             raise UserError(
-                f"{name} {now}: the stream {corpus.path} has changed since the run was started; restore it, or start "
-                "a new run"
+                f"{name} {changed}: the stream {corpus.path} has changed since the run was started; restore it, or "
+                "start a new run"
             )
+        if name in dated and version != now[name][1]:
+            redated.append(name)
+    warning = ""
+    if redated:
+        warning = (
+            f"files of the stream have another date than when the run was started ({len(redated):,}, first "
+            f"{redated[0]}): what is still to be read of them is read as it is now"
+        )
     names = {name for name, _, _ in listed}
-    return None if is_hub(corpus) else [file for file in files(corpus) if _name(file) in names]
+    return None if every is None else [file for file in every if _name(file) in names], warning
+
+
+def _changed(size: int, version: str, now: tuple[int, str] | None, dated: bool) -> str:
+    """In words, if it is known for sure."""
+    if now is None:
+        return "is gone"
+    if now[0] != size:
+        return f"has {now[0]:,} bytes, not {size:,}"
+    return "is another version" if version and now[1] and now[1] != version and not dated else ""
 
 
 @contextlib.contextmanager
@@ -91,7 +134,8 @@ def spooled(
             for left in folder.glob(f"{_owner()}*"):  # by processes that were killed
                 if not alive(left.name.removeprefix(_owner()).split("-")[0]):
                     left.unlink(missing_ok=True)
-            with contextlib.closing(corpora.records(corpus, counts, cursor, _chosen(corpus, listed))) as records:
+            only, warning = _chosen(corpus, listed)
+            with contextlib.closing(corpora.records(corpus, counts, cursor, only)) as records:
                 end, number = _write(records, cursor, place, corpus.chapter)
         except OSError as error:
             raise UserError(
@@ -99,7 +143,7 @@ def spooled(
                 "another directory or a smaller corpus.chapter"
             ) from error
         text = Text(_as_file(corpus, place), valid, chapter)
-        yield Spooled(text, Span(begin, end, number, tuple(listed)), counts.notes())
+        yield Spooled(text, Span(begin, end, number, tuple(listed)), counts.notes(), warning)
     except UserError as error:  # a user knows the stream, not the file
         if str(place) not in str(error):
             raise

@@ -2,7 +2,7 @@
 
     out/stream.jsonl       the files as they were when the run was started, then a line a chapter, in the run's order:
                            where it begins and ends in the stream, what it was prepared as, which updates it gives
-    out/chapters/<print>/  shards of the chapter that is trained on, the one before and the one after it
+    out/chapters/<print>/  shards of the chapter that is trained on, the two before and the one after it
 
     chapter              0         1         2              0         1      …
     updates              0 … 39    40 … 79   80 … 91        92 … 131  …
@@ -29,13 +29,13 @@ from unmask.batch import Batch
 from unmask.config import CorpusConfig
 from unmask.data.chapters import Chapter, coverage, read_table, write_table
 from unmask.data.loader import Loader, Stretch
-from unmask.data.reader import Read, Reader
+from unmask.data.reader import POLL, Ended, Read, Reader
+from unmask.data.sampling import TooFew
 from unmask.data.shards import Prepared
-from unmask.errors import Unread, UserError
-from unmask.text.files import is_url
+from unmask.data.spool import far
+from unmask.errors import Stopped, Unread, UserError, one_line
 from unmask.text.position import Position, Span
 from unmask.text.progress import Say
-from unmask.text.tables import HubName, is_hub
 
 FOLDER = "chapters"
 LOADERS = 2
@@ -68,9 +68,12 @@ class Chapters:
         self.make, self.writes, self.say = loader, writes, say
         self.total: Callable[[], int | None] = lambda: None
         """The updates of the run, once they are known: what lies beyond is not read ahead."""
+        self.stopped: Callable[[], bool] = lambda: False
+        """Whether the run is to stop: a wait for text then ends in `Stopped`."""
         self.table: list[Chapter] = []
         self.files: Sequence[tuple[str, int, str]] = ()
         self.loaders: dict[int, Loader] = {}
+        self.warned: set[str] = set()
         self.reader: Reader | None = None
         self.lock = threading.RLock()
 
@@ -97,6 +100,11 @@ class Chapters:
                 return self._found(step)
             except UserError as error:
                 raise Unread(str(error)) from error
+            except OSError as error:
+                raise Unread(
+                    f"the next text of {self.corpus.path} cannot be had in {self.out} ({one_line(error)}): mend this, "
+                    "then resume the run"
+                ) from error
 
     def _found(self, step: int) -> Loader:
         if not self.table:
@@ -145,10 +153,10 @@ class Chapters:
         self._tell(line)
 
     def _add(self, line: Chapter, loader: Loader | None) -> None:
+        write_table(self.out, self.files, [*self.table, line])
         self.table.append(line)
         if loader is not None and line.updates:
             self._keep(len(self.table) - 1, loader)
-        write_table(self.out, self.files, self.table)
 
     def _read_table(self) -> None:
         self.files, self.table = read_table(self.out)
@@ -157,7 +165,7 @@ class Chapters:
         """One more line: the chapter after the last one."""
         if not self.writes:
             known = len(self.table)
-            self._wait(lambda: len(read_table(self.out)[1]) > known, f"chapter {known + 1} of the stream")
+            self._wait(lambda: self._written() > known, f"chapter {known + 1} of the stream")
             return self._read_table()
         last = self.table[-1]
         over = last.end is None
@@ -167,13 +175,20 @@ class Chapters:
         self._add(line, loader)
         self._tell(line)
 
+    def _written(self) -> int:
+        """The lines of the table, as another rank left it; 0 where a shared file system shows it at another time."""
+        try:
+            return len(read_table(self.out)[1])
+        except UserError as error:
+            if isinstance(error.__cause__, OSError):
+                return 0
+            raise
+
     def _line(self, number: int, epoch: int, text: Prepared, read: Read) -> tuple[Chapter, Loader | None]:
         last = self.table[-1] if self.table else None
         first, before = (0, 0) if last is None else (last.first + last.updates, last.before)
         before += 0 if last is None else last.updates * last.per_step
-        loader = None
-        if len(text.train) > 1 or number == 0:  # one document is no text for pairs of documents
-            loader = self.make(text, Stretch(number, epoch, first, before))
+        loader, samples = self._samples(text, Stretch(number, epoch, first, before))
         return Chapter(
             number=number,
             epoch=epoch,
@@ -184,20 +199,36 @@ class Chapters:
             tokens=len(text.train.tokens),
             bytes=int(text.train.bytes.sum()),
             held_out=len(text.valid) if self.fraction else 0,
-            samples=0 if loader is None else len(loader.pieces),
+            samples=samples,
             first=first,
             before=before,
             per_step=0 if loader is None else loader.per_step,
             updates=0 if loader is None else loader.updates or 0,
         ), loader
 
+    def _samples(self, text: Prepared, stretch: Stretch) -> tuple[Loader | None, int]:
+        """A new chapter's batches, and how many samples it has; no batches where it has no piece, or no partners."""
+        if not len(text.train) and self.table:
+            return None, 0
+        try:
+            loader = self.make(text, stretch)
+        except TooFew as error:
+            if not self.table:
+                raise
+            return None, error.pieces
+        return loader, len(loader.pieces)
+
     def _tell(self, line: Chapter) -> None:
         again = f" (time {line.epoch + 1} through the stream)" if line.epoch else ""
+        what = f"updates {line.first + 1:,} to {line.first + line.updates:,}"
+        if not line.updates:
+            what = f"{line.samples:,} samples are too few for an update of {line.per_step:,}"
+        if not line.per_step:
+            one = "its one document has no partner, and pairs of texts need one"
+            what = f"{line.samples:,} samples are not read: {one}" if line.samples else "there is nothing to train on"
         self.say(
             f"chapter {line.number + 1}{again}: {line.documents:,} documents, {line.held_out:,} more are held out; "
-            f"updates {line.first + 1:,} to {line.first + line.updates:,}"
-            if line.updates
-            else f"chapter {line.number + 1}{again}: {line.documents:,} documents are too few for an update"
+            + what
         )
 
     # ------------------------------------------------------------ chapters
@@ -236,15 +267,26 @@ class Chapters:
         return read
 
     def _waited(self, number: int, begin: Position) -> Read:
-        for pause in (*PAUSES, None) if _far(self.corpus) else (None,):
+        pauses, fresh = list(PAUSES) if far(self.corpus) else [], True
+        while True:
             try:
-                return self._ask(number, begin).result()
+                read = self._ask(number, begin).result(self.stopped)
+                if read.warning and read.warning not in self.warned:
+                    self.say(read.warning)
+                    self.warned.add(read.warning)
+                return read
             except UserError as error:
-                if pause is None:
+                if isinstance(error, Ended):  # it answers no more
+                    self.close()
+                    if fresh:
+                        fresh = False
+                        self.say(f"{error}; first, another process reads it")
+                        continue
+                if not pauses:
                     raise
+                pause = pauses.pop(0)
                 self.say(f"chapter {number + 1}: {error}; it is read again in {pause:.0f} s")
-                time.sleep(pause)
-        raise AssertionError
+                self._sleep(pause)
 
     def _ask(self, number: int, begin: Position) -> Reader:
         """What reads a chapter: it has begun already, or begins now."""
@@ -271,8 +313,8 @@ class Chapters:
         self._drop(number)
 
     def _drop(self, number: int) -> None:
-        """Remove shards of chapters before the last one; whoever resumes there reads them again."""
-        kept = {line.prepared for line in self.table[max(number - 1, 0) :]}
+        """Remove shards of chapters that nobody holds open; whoever resumes there reads them again."""
+        kept = {line.prepared for line in self.table[max(number - LOADERS, 0) :]}
         for place in (self.out / FOLDER).glob("[0-9a-f]*"):
             if place.name not in kept and any(line.prepared == place.name for line in self.table):
                 shutil.rmtree(place, ignore_errors=True)
@@ -285,7 +327,15 @@ class Chapters:
                     f"{what} was not there after {PATIENCE / 3600:g} h in {self.out}: rank 0 reads it, and all ranks "
                     "must see that directory; look at what rank 0 says, then resume the run"
                 )
-            time.sleep(0.1)
+            self._sleep(POLL)
+
+    def _sleep(self, seconds: float) -> None:
+        """Unless the run is to stop meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self.stopped():
+                raise Stopped
+            time.sleep(min(left, POLL))
 
     def close(self) -> None:
         """Stop reading."""
@@ -305,10 +355,3 @@ class Chapters:
     def coverage(self, steps: int) -> str:
         """What so many updates have read of the stream."""
         return coverage(self.table or read_table(self.out)[1], steps)
-
-
-def _far(corpus: CorpusConfig) -> bool:
-    """Whether a network lies between."""
-    if is_hub(corpus):
-        return not Path(HubName.of(corpus.path).name).is_dir()
-    return is_url(corpus.path) and not corpus.path.lower().startswith(("file:", "memory:", "local:"))

@@ -53,16 +53,20 @@ Step = Callable[[Document], Document | None]
 
 def content(source: SourceConfig) -> list[Any]:
     """What a source's documents depend on besides its settings, ready for JSON: contents of files, not their paths
-    or dates; the hub's revision; the lexicon; the library that segments."""
-    segment.check(source.words)
+    or dates; the hub's revision; and what is `beside` it."""
     of_text = (
         tables.hub_content(source)
         if tables.is_hub(source)
         else [[ending(p), p.suffix.lower() == ".gz", *content_of(p)] for p in files(source)]
     )
+    return [of_text, *beside(source)]
+
+
+def beside(source: SourceConfig) -> list[str | None]:
+    """What documents depend on besides files and settings: the lexicon's content, the version of jieba."""
+    segment.check(source.words)
     lexicon = None if source.lexicon is None else content_hash(Path(source.lexicon).expanduser())
-    jieba = metadata.version("jieba") if source.words == "jieba" else None
-    return [of_text, lexicon, jieba]
+    return [lexicon, metadata.version("jieba") if source.words == "jieba" else None]
 
 
 # ---------------------------------------------------------------- documents

@@ -59,7 +59,7 @@ class Span:
     documents: int
     """As they stand there: what filters drop, and what is held out, among them."""
     files: tuple[tuple[str, int, str], ...]
-    """(name, bytes, version) of every file of the stream, in their order."""
+    """(name, bytes, version) of every file of the stream, in their order, and of what is beside them."""
 
     def dump(self) -> dict[str, Any]:
         """Ready for JSON."""

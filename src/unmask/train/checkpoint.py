@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.disk import cannot_write, sync, write_text
 from unmask.errors import UserError
 from unmask.tensors import named_once
 from unmask.train.layout import HERE, Layout
@@ -37,7 +38,6 @@ from unmask.train.sharded import Share, Stored, file_of, is_of, save_share, whol
 FORMAT = 1
 MODEL, OPTIMIZER, STATE, MANIFEST = "model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"
 _WRITING, _REMOVING, _REPLACED = _HIDDEN = (".writing-", ".removing-", ".replaced-")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 # ---------------------------------------------------------------- tensors of networks
@@ -75,17 +75,7 @@ def load_optimizer(directory: Path) -> Stored:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file so that it is the old one or the new one, never half of either."""
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise cannot_write(path, 4096, error) from error
-    _sync(path.parent)
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def need(model: Mapping[str, Tensor], optimizer_bytes: int, writers: int = 1) -> int:
@@ -98,17 +88,6 @@ def require_space(directory: Path, needed: int) -> None:
     """A disk too small for one more checkpoint is refused before anything is written."""
     if shutil.disk_usage(directory).free < needed:
         raise cannot_write(directory, needed, OSError(errno.ENOSPC, "No space left on device"))
-
-
-def cannot_write(where: Path, needed: int, error: OSError) -> UserError:
-    """The one message for a failed write: what was needed and what is free."""
-    free = shutil.disk_usage(next(p for p in (where, *where.absolute().parents) if p.exists())).free
-    if (number := error.errno) in _FULL:
-        return UserError(
-            f"no room to write {where}: it needs {needed:,} bytes and {free:,} bytes are free "
-            f"({os.strerror(number)}); earlier checkpoints are intact: free some space, then resume the run"
-        )
-    return UserError(f"cannot write {where} ({error}); earlier checkpoints are intact: mend this, then resume the run")
 
 
 @dataclass(frozen=True)
@@ -145,7 +124,7 @@ class Writing:
             save_share(optimizer, self.hidden / names[1], self.writers)
             files = {name: _fingerprint(self.hidden / name) for name in names}
             for name in names:
-                _sync(self.hidden / name)
+                sync(self.hidden / name)
             half = self._note(rank).with_suffix(".half")
             half.write_text(json.dumps(files), encoding="utf-8")
             os.replace(half, self._note(rank))  # whole or not there: the first one looks for it
@@ -170,13 +149,13 @@ class Writing:
             manifest = {"format": FORMAT, "files": files}
             (self.hidden / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
             for name in (STATE, MANIFEST):
-                _sync(self.hidden / name)
-            _sync(self.hidden)
+                sync(self.hidden / name)
+            sync(self.hidden)
             replaced = self.checkpoints / f"{_REPLACED}step-{self.step}"
             if self.place.exists():  # written before a stop; `clean` puts it back after a kill between two renames
                 os.rename(self.place, replaced)
             os.rename(self.hidden, self.place)
-            _sync(self.checkpoints)
+            sync(self.checkpoints)
             shutil.rmtree(replaced, ignore_errors=True)
         return self.place
 
@@ -211,15 +190,6 @@ def write(
 def _fingerprint(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _sync(path: Path) -> None:
-    """Flush a file or a directory's entries to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # ---------------------------------------------------------------- finding and keeping

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.train.checkpoint import cannot_write
+from unmask.disk import cannot_write
 
 FILE = "faults.jsonl"
 MOST = 10

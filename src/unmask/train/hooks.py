@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.batch import TermKey
-from unmask.train.checkpoint import cannot_write
+from unmask.disk import cannot_write
 from unmask.train.devices import doubled
 from unmask.train.live import Display, Mark, number, rows
 from unmask.train.loggers import Loggers

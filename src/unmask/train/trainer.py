@@ -26,14 +26,14 @@ from copy import deepcopy
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import torch
 from torch import nn
 
 from unmask.batch import Batch
 from unmask.config.base import finite
-from unmask.errors import Diverged, Unread, UserError
+from unmask.errors import Diverged, Stopped, Unread, UserError
 from unmask.tensors import named_once
 from unmask.train import checkpoint, faults, schedule, worth
 from unmask.train.base import Batches, Counters, Settings
@@ -96,6 +96,9 @@ class Trainer:
         self.calibration: Calibration | None = None
         self.compiled = Compilations()
         self.compiles: worth.Answer = False, ""
+        self.requests: Stop | None = None
+        self.over = False
+        """Whether `run` has ended: nobody uses a batch that is still being built."""
 
     # ------------------------------------------------------------ the run
 
@@ -117,6 +120,7 @@ class Trainer:
         prefetch = Prefetch(self._mine, depth=0 if self.settings.device.type == "cpu" else 2)
         try:
             with self.ranks.stop() as stop, missing_explained(self.settings.device), self.saver:
+                self.requests = stop
                 if self.counters.step:  # stopped while evaluating: that comes first
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
@@ -124,8 +128,15 @@ class Trainer:
                     try:
                         line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
                     except Unread:
-                        self._keep(metrics)
+                        if self._keep(metrics):
+                            self._say(
+                                f"the run is saved after step {self.counters.step}: resume=auto continues once the "
+                                "text can be read"
+                            )
                         raise
+                    except Stopped:  # while waiting for text
+                        self._keep(metrics)
+                        self._leave(stop.requested or "")
                     if self.ranks.first and self.gradients is not None and self.gradients.due(self.counters.step):
                         line["gradients"] = self._compare(self.gradients)
                     metrics.write(line)
@@ -134,6 +145,7 @@ class Trainer:
                         self.progress.show(line, self.total_steps)
                     self._between(metrics, stop, saved=False)
         finally:
+            self.over = True
             prefetch.close()
             metrics.close()
             self.compiled.close()
@@ -156,6 +168,11 @@ class Trainer:
         if self.plan is not None:
             return self.plan.micro_batches or asked
         return max(asked, self.ranks.count)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether whoever waits for text should wait no longer. Several ranks stop together, after an update."""
+        return self.over or (self.ranks.count == 1 and self.requests is not None and bool(self.requests.requested))
 
     @property
     def _finished(self) -> bool:
@@ -380,9 +397,12 @@ class Trainer:
             self._save(metrics)
         if request:
             self.saver.settle()
-            then = "resume=auto continues" if self.plan else "its length is not known yet: resume=auto starts again"
-            self._say(f"stopped by {request} after step {c.step}; {then}")
-            raise KeyboardInterrupt(request)
+            self._leave(request)
+
+    def _leave(self, request: str) -> NoReturn:
+        then = "resume=auto continues" if self.plan else "its length is not known yet: resume=auto starts again"
+        self._say(f"stopped by {request} after step {self.counters.step}; {then}")
+        raise KeyboardInterrupt(request)
 
     def _save(self, metrics: Metrics | Unwritten) -> None:
         """Write a checkpoint, which is never newer than the lines that led to it."""
@@ -390,16 +410,18 @@ class Trainer:
             metrics.sync()
         self.saver.save(self.networks, self.optimizer, self.counters, self.plan)
 
-    def _keep(self, metrics: Metrics | Unwritten) -> None:
-        """Save what is trained, where no text comes any more; alone, since other ranks may wait for that text."""
+    def _keep(self, metrics: Metrics | Unwritten) -> bool:
+        """Save what is trained, where no text comes any more; alone, since other ranks may wait for that text.
+        Whether there was something to save."""
         step = self.counters.step
         if self.ranks.count > 1 or not step:
-            return
+            return False
         self.saver.settle()
-        if step not in checkpoint.find(self.checkpoints).whole:
-            self._save(metrics)
-            self.saver.settle()
-            self._say(f"the run is saved after step {step}: resume=auto continues once the text can be read")
+        if step in checkpoint.find(self.checkpoints).whole:
+            return False
+        self._save(metrics)
+        self.saver.settle()
+        return True
 
     def _compare(self, gradients: Gradients) -> dict[str, object]:
         """The gradients of the parts of the last update's micro-batch with the most parts, one by one."""

@@ -27,7 +27,7 @@ RUN = {
 # Each may import its own level's package and everything on the levels before it.
 LEVELS = [
     {"errors", "process", "studies"},
-    {"batch", "chart", "config", "keyed", "tensors", "vocabulary"},
+    {"batch", "chart", "config", "disk", "keyed", "tensors", "vocabulary"},
     {"objectives", "text"},
     {"tokens"},
     {"data", "model"},

@@ -81,7 +81,7 @@ def test_killed_often_with_checkpoints_at_given_steps(tmp_path, uncut) -> None:
     assert all(checkpoint.is_light(found[step]) for step in options["at"][:-1])
 
 
-STAGES = ["save_tensors", "_fingerprint", "_sync", "rename", "rmtree"]
+STAGES = ["save_tensors", "_fingerprint", "sync", "rename", "rmtree"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

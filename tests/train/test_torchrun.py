@@ -46,7 +46,7 @@ def test_torchrun_trains_one_run_that_one_process_continues(settings: list[str],
     out, err = torchrun(*words, "--json").communicate(timeout=240)
     (line,) = out.splitlines()
     assert json.loads(line)["step"] == 6, err
-    assert err.count("2 ranks hold shards (FSDP2) of the model; an update is 2 micro-batches") == 1
+    assert err.count("2 ranks hold shards (FSDP2) of the model; micro-batches of an update: 2") == 1
     assert err.count(" texts read in 6 updates, none twice") == 1 and "Traceback" not in err
     assert [x["step"] for x in rankwork.losses(tmp_path, "run")] == [1, 2, 3, 4, 5, 6]
     assert json.loads(Path("run/result.json").read_text())["step"] == 6

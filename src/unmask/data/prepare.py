@@ -28,7 +28,7 @@ from unmask.data.ahead import ahead
 from unmask.data.shards import FORMAT, Encoded, Prepared, Shards, Writer, dtype_of
 from unmask.data.spool import Listing, listing, spooled
 from unmask.data.text import Item, Survey, Text
-from unmask.data.whole import whole
+from unmask.data.whole import owned, whole
 from unmask.data.workers import Workers, encode_documents
 from unmask.errors import UserError
 from unmask.text.document import Document, utf8_length
@@ -124,7 +124,7 @@ def _first_chapter(
         for sentence in filter(None, [*chapter.notes, chapter.warning]):
             say(sentence)
         prepared = prepare_text(chapter.text, tokenizer, cache_dir, say, training_bytes)
-    writing = note.with_name(f".{note.name}.{os.getpid()}")
+    writing = owned(cache_dir, note.name)
     writing.write_text(json.dumps({"prepared": prepared.directory.name, "span": chapter.span.dump()}), encoding="utf-8")
     os.replace(writing, note)
     return replace(prepared, span=chapter.span)

@@ -13,15 +13,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.config import CorpusConfig
 from unmask.data.text import Text
-from unmask.data.whole import alive
+from unmask.data.whole import owned
 from unmask.errors import UserError
 from unmask.text import corpus as corpora
 from unmask.text.document import Counts, Document, utf8_length
@@ -126,22 +124,16 @@ def spooled(
     listed: the files as they were when the run was started.
     """
     listed = listing(corpus) if listed is None else listed
-    place = folder / f"{_owner()}{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
     counts, cursor = Counts(), Cursor(begin)
+    with _explained(corpus, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        hidden = owned(folder, "reading")
+        place = hidden.with_name(f"{hidden.name}.jsonl")
     try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for left in folder.glob(f"{_owner()}*"):  # by processes that were killed
-                if not alive(left.name.removeprefix(_owner()).split("-")[0]):
-                    left.unlink(missing_ok=True)
+        with _explained(corpus, folder):
             only, warning = _chosen(corpus, listed)
             with contextlib.closing(corpora.records(corpus, counts, cursor, only)) as records:
                 end, number = _write(records, cursor, place, corpus.chapter)
-        except OSError as error:
-            raise UserError(
-                f"cannot keep a chapter of {corpus.path} in {folder} ({error.strerror or error}): make room, or choose "
-                "another directory or a smaller corpus.chapter"
-            ) from error
         text = Text(_as_file(corpus, place), valid, chapter)
         yield Spooled(text, Span(begin, end, number, tuple(listed)), counts.notes(), warning)
     except UserError as error:  # a user knows the stream, not the file
@@ -153,8 +145,15 @@ def spooled(
             place.unlink(missing_ok=True)
 
 
-def _owner() -> str:
-    return f".reading.{socket.gethostname()}."
+@contextlib.contextmanager
+def _explained(corpus: CorpusConfig, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot keep a chapter of {corpus.path} in {folder} ({error.strerror or error}): make room, or choose "
+            "another directory or a smaller corpus.chapter"
+        ) from error
 
 
 def _write(records: Iterator[Document], cursor: Cursor, place: Path, limit: int) -> tuple[Position | None, int]:

@@ -20,13 +20,9 @@ def whole(place: Path) -> Iterator[Path]:
     What a killed process of this machine left behind is removed too. Where another process was faster,
     its result stays.
     """
-    owner = f".{place.name}.{socket.gethostname()}."
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        for stale in place.parent.glob(f"{owner}*"):
-            if not alive(stale.name.removeprefix(owner).split("-")[0]):
-                shutil.rmtree(stale, ignore_errors=True)
-        directory = place.parent / f"{owner}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        directory = owned(place.parent, place.name)
         directory.mkdir()
     except OSError as error:
         raise UserError(f"cannot write to {place.parent}: {error.strerror or error}") from error
@@ -40,6 +36,19 @@ def whole(place: Path) -> Iterator[Path]:
                     raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def owned(folder: Path, name: str) -> Path:
+    """A hidden path in a folder for what becomes `name`, which nobody else has; what lies there under such paths of
+    processes of this machine that were killed is removed."""
+    owner = f".{name}.{socket.gethostname()}."
+    for stale in folder.glob(f"{owner}*"):
+        if not alive(stale.name.removeprefix(owner).split("-")[0]):
+            if stale.is_dir():
+                shutil.rmtree(stale, ignore_errors=True)
+            else:
+                stale.unlink(missing_ok=True)
+    return folder / f"{owner}{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 def alive(pid: str) -> bool:

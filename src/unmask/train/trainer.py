@@ -125,18 +125,7 @@ class Trainer:
                     self._between(metrics, stop, saved=True)
                 while not self._finished:
                     self._enter()
-                    try:
-                        line = self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
-                    except Unread:
-                        if self._keep(metrics):
-                            self._say(
-                                f"the run is saved after step {self.counters.step}: resume=auto continues once the "
-                                "text can be read"
-                            )
-                        raise
-                    except Stopped:  # while waiting for text
-                        self._keep(metrics)
-                        self._leave(stop.requested or "")
+                    line = self._next(prefetch, metrics, stop)
                     if self.ranks.first and self.gradients is not None and self.gradients.due(self.counters.step):
                         line["gradients"] = self._compare(self.gradients)
                     metrics.write(line)
@@ -357,6 +346,19 @@ class Trainer:
             if number := getattr(c, name):
                 line[name] = number
         return line
+
+    def _next(self, prefetch: Prefetch, metrics: Metrics | Unwritten, stop: Stop) -> dict[str, object]:
+        """`_update`; where its text cannot be had, or a stop is asked for while it is waited for, save and leave."""
+        try:
+            return self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
+        except Unread:
+            if self._keep(metrics):
+                step = self.counters.step
+                self._say(f"the run is saved after step {step}: resume=auto continues once the text can be read")
+            raise
+        except Stopped:
+            self._keep(metrics)
+            self._leave(stop.requested or "")
 
     def _mine(self, step: int, progress: float) -> list[Batch]:
         """This rank's micro-batches of an update."""

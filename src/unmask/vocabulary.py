@@ -98,12 +98,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             )
             total += (losses * w[part]).sum()
             sampled.append(Sampled(tokens, right))
-            if dx is None or dweight is None:
-                continue
-            dx[part] = logits @ table
-            _add_product(dweight, logits.t(), x[part], first=part.start == 0)
-            if dbias is not None:
-                dbias += logits.sum(0)
+            if dx is not None and dweight is not None:
+                dx[part] = logits @ table
+                _add_product(dweight, logits.t(), x[part], first=part.start == 0)
+                if dbias is not None:
+                    dbias += logits.sum(0)
+            del logits  # before the next chunk's are made: two of them would be alive
         ctx.save_for_backward(dx, dweight, dbias)
         none = value.new_empty(0)
         found = Sampled(*(torch.cat(parts) for parts in zip(*sampled, strict=True))) if sampled else Sampled(none, none)

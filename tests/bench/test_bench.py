@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from unmask.bench import run
+from unmask.bench import run, turns
 from unmask.bench.base import OURS, TOLERANCE, Measured, Record, Timed
 from unmask.bench.generation import KINDS as GENERATION
 from unmask.bench.rows import FIGURES, ROWS, row
@@ -50,6 +50,26 @@ def test_sides_are_timed_in_turn(tmp_path: Path) -> None:
     assert set(found) == {OURS, "bf16"} and all(len(t.rates) == 2 and min(t.rates) > 0 for t in found.values())
     assert found[OURS].about["parameters"] == found["bf16"].about["parameters"]
     assert [line.split(":")[0] for line in said] == ["t5, turn 1 of 2", "t5, turn 2 of 2"]
+
+
+def test_a_step_after_every_wait_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for its turn loses caches and memory to others: that is the bench's doing, and no side's rate."""
+
+    class Clock:
+        def __init__(self, row: str, side: str, folder: Path) -> None:
+            self.made, self.steps = {"tokens": 600, "about": {}}, [0]
+
+        def go(self, steps: int) -> float:
+            slow = 100.0 if len(self.steps) > 1 and self.steps[-1] != turns.REST else 0.0
+            self.steps.append(steps)
+            return slow + steps
+
+        def close(self) -> None:
+            assert self.steps == [0, turns.WARM, turns.REST, 6, turns.REST, 6]
+
+    monkeypatch.setattr(turns, "Side", Clock)
+    found = measured(replace(ROWS["t5"], sides=dict.fromkeys("ab", Clock)), tmp_path, 2, 6, lambda text: None)  # type: ignore[arg-type]
+    assert [(t.side, t.rates) for t in found] == [("a", [600.0, 600.0]), ("b", [600.0, 600.0])]
 
 
 def test_a_row_whose_sides_differ_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from unmask.errors import UserError
 
 WARM = 3
 """Steps that no turn counts, first of all: memory is allocated, kernels are chosen, code is compiled."""
+REST = 1
+"""Steps that no turn counts at its start: a machine takes memory and caches from a process that waits, no run waits."""
 
 
 class Side:
@@ -68,6 +70,7 @@ def measured(row: Row, folder: Path, turns: int, steps: int, say: Callable[[str]
             sides[name].go(WARM)
         for turn in range(turns):
             for name in _order(list(sides), turn):
+                sides[name].go(REST)
                 seconds = sides[name].go(steps)
                 rates[name].append(sides[name].made["tokens"] * steps / seconds)
             said = ", ".join(f"{name} {rates[name][-1]:,.0f}" for name in row.sides)

@@ -69,6 +69,30 @@ def test_equals_cross_entropy(
         torch.testing.assert_close(a, b, **tolerance)
 
 
+@pytest.mark.parametrize("weights", [1.0, 0.25])
+@pytest.mark.parametrize("v", [1, 5, 31, 32, 33, 700])
+def test_few_words_at_once_and_weights_of_one(v: int, weights: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of 7 words, blocks of 5 rows that share their memory, and no pass over the gradient for weights of 1."""
+    monkeypatch.setattr(vocabulary, "WORDS", 7)
+    monkeypatch.setattr(vocabulary, "_block", lambda v: 5)
+    x, weight, bias, value, _ = inputs(torch.float32, v=v)
+    w = torch.full((N,), weights)
+    w[N // 2] = 1.0
+    found = [loss(x, weight, bias, value, w) for loss in (linear_cross_entropy, plain)]
+    torch.testing.assert_close(*found)
+    for ours, theirs in zip(*(torch.autograd.grad(total, (x, weight, bias)) for total in found), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradients_of_a_step_are_scaled_in_their_place() -> None:
+    """A new table for every factor would be as large as the model's largest parameter."""
+    x, weight, bias, value, w = inputs()
+    total = linear_cross_entropy(x, weight, bias, value, w) / 3
+    held = {t.data_ptr() for t in total.grad_fn.next_functions[0][0].saved_tensors}  # type: ignore[union-attr]
+    found = torch.autograd.grad(total, (x, weight, bias))
+    assert {g.data_ptr() for g in found} == held
+
+
 @pytest.mark.parametrize("cap", [None, 1.5])
 def test_gradcheck(cap: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "_chunk", lambda v: 4)
@@ -79,9 +103,9 @@ def test_gradcheck(cap: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_graph_can_be_kept_and_a_second_derivative_is_refused() -> None:
     x, weight, bias, value, w = inputs()
-    total = linear_cross_entropy(x, weight, bias, value, w)
-    first = torch.autograd.grad(total, x, retain_graph=True)[0]
-    assert torch.equal(first, torch.autograd.grad(total, x)[0])
+    total = 3 * linear_cross_entropy(x, weight, bias, value, w)
+    first = torch.autograd.grad(total, (x, weight), retain_graph=True)
+    assert all(map(torch.equal, first, torch.autograd.grad(total, (x, weight))))
     (g,) = torch.autograd.grad(linear_cross_entropy(x, weight, bias, value, w), x, create_graph=True)
     with pytest.raises(RuntimeError):
         g.sum().backward()
@@ -178,8 +202,8 @@ def test_logits_exist_in_chunks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert theirs.elements == 500 * 300 and ours.elements <= max(10 * 300, 500 * D, 300 * D)
 
 
-def test_a_chunk_is_thirty_two_megabytes_and_a_block_two() -> None:
-    assert vocabulary._chunk(1 << 15) * (1 << 15) * 2 == 1 << 25  # in bf16
+def test_a_chunk_is_sixty_four_megabytes_and_a_block_two() -> None:
+    assert vocabulary._chunk(1 << 15) * (1 << 15) * 2 == 1 << 26  # in bf16
     assert vocabulary._chunk(10) == 1024 and vocabulary._chunk(10**9) == 32
     assert vocabulary._block(1 << 15) * (1 << 15) * 4 == 1 << 21 and vocabulary._block(10**9) == 1
 

@@ -18,7 +18,9 @@ TINY = 1e-30
 FINE = 256
 """Tokens whose shares are summed at once when a token is drawn."""
 ROWS = 1024
-"""Rows of a table that are added to at once."""
+"""Rows of a table's gradient that are added to at once."""
+WORDS = 4096
+"""Rows of a table that a CPU multiplies at once: they and what comes out stay in its caches."""
 
 
 class Sampled(NamedTuple):
@@ -56,8 +58,8 @@ def _applied(x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _chunk(v: int) -> int:
-    """Rows of logits that are alive at once: 32 MB of them in bf16. Each chunk adds to the whole table's gradient."""
-    return max(32, min(1024, (1 << 24) // v))
+    """Rows of logits that are alive at once: 64 MB of them in bf16. Each chunk adds to the whole table's gradient."""
+    return max(32, min(1024, (1 << 25) // v))
 
 
 def _block(v: int) -> int:
@@ -91,8 +93,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dweight = (torch.empty_like if len(x) else torch.zeros_like)(weight) if learns else None
         dbias = torch.zeros_like(bias) if learns and bias is not None else None
         sampled: list[Sampled] = []
-        for part in _slices(len(x), _even(len(x), _chunk(len(weight)))):
-            logits = x[part] @ table.t()
+        step = _even(len(x), _chunk(len(weight)))
+        room = x.new_empty(min(step, len(x)), len(weight))  # for all chunks: a second one might lie beside the first
+        for part in _slices(len(x), step):
+            logits = _scores(x[part], table, room)
             losses, tokens, right = _to_gradient(
                 logits, bias, value[part], w[part] if learns else None, cap, _of(draw, part)
             )
@@ -103,7 +107,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 _add_product(dweight, logits.t(), x[part], first=part.start == 0)
                 if dbias is not None:
                     dbias += logits.sum(0)
-            del logits  # before the next chunk's are made: two of them would be alive
         ctx.save_for_backward(dx, dweight, dbias)
         none = value.new_empty(0)
         found = Sampled(*(torch.cat(parts) for parts in zip(*sampled, strict=True))) if sampled else Sampled(none, none)
@@ -113,8 +116,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dweight, dbias = (None if g is None else g * scale for g in ctx.saved_tensors)
+        kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)()
+        times = torch.mul if kept else Tensor.mul_  # in its place, unless the graph will be asked once more
+        dx, dweight, dbias = (None if g is None else times(g, scale) for g in ctx.saved_tensors)
         return dx, dweight, dbias, None, None, None, None, None
+
+
+def _scores(x: Tensor, table: Tensor, room: Tensor) -> Tensor:
+    """x (n, d) times the transposed table (V, d), in the first n rows of `room` (·, V)."""
+    scores = room[: len(x)]
+    for words in _slices(len(table), WORDS if x.device.type == "cpu" else len(table)):
+        torch.mm(x, table[words].t(), out=scores[:, words])
+    return scores
 
 
 def _even(n: int, most: int) -> int:
@@ -159,34 +172,37 @@ def _to_gradient(
 
     Without w no gradient is wanted, and the logits stay.
 
-    Softmax and sums are in fp32 (fp64 stays fp64), of a few rows at a time on a CPU: nothing else is as large as the
-    logits are.
+    Softmax and sums are in fp32 (fp64 stays fp64), of a few rows at a time on a CPU, which all use the same memory:
+    nothing else is as large as the logits are.
     """
     n, v = logits.shape
+    size = _block(v) if logits.device.type == "cpu" else n
+    room = torch.empty(min(size, n), v, dtype=_wide(logits), device=logits.device)
     found = [
-        _few(logits[rows], bias, value[rows], _of(w, rows), _of(draw, rows), cap)
-        for rows in _slices(n, _block(v) if logits.device.type == "cpu" else n)
+        _few(logits[rows], bias, value[rows], _of(w, rows), _of(draw, rows), cap, room) for rows in _slices(n, size)
     ]
     losses, tokens, right = (torch.cat(parts) for parts in zip(*found, strict=True))
     return losses, tokens, right
 
 
 def _few(
-    logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor | None, draw: Tensor | None, cap: float | None
+    logits: Tensor,
+    bias: Tensor | None,
+    value: Tensor,
+    w: Tensor | None,
+    draw: Tensor | None,
+    cap: float | None,
+    room: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    z = logits if logits.dtype == torch.float64 else logits.float()
-    if bias is not None:
-        z = z + bias
-    squashed = None
-    if cap is not None:
-        squashed = torch.tanh(z / cap)
-        z = cap * squashed
-    probability = z.softmax(1)
+    cpu = logits.device.type == "cpu"
+    z, squashed = _finished(logits, bias, cap, room[: len(logits)])
+    probability = torch.softmax(z, 1, out=z if cpu else None)
     at = value[:, None]
     hit = probability.gather(1, at)
     losses = -hit.log()
     # What underflows has no logarithm; a GPU would wait for the question, so there it is always mended.
-    if z.device.type != "cpu" or bool((hit < TINY).any()):
+    if not cpu or bool((hit < TINY).any()):
+        z, _ = _finished(logits, bias, cap, torch.empty_like(z))
         losses = torch.where(hit < TINY, z.logsumexp(1, keepdim=True) - z.gather(1, at), losses)
     tokens = right = value.new_empty(0)
     if draw is not None:
@@ -196,8 +212,25 @@ def _few(
     probability.scatter_add_(1, at, probability.new_full(at.shape, -1.0))
     if squashed is not None:
         probability *= 1 - squashed**2
-    logits.copy_(probability.mul_(w[:, None]))
+    if not cpu or bool((w != 1).any()):  # nearly always they are 1, which saves a pass
+        probability *= w[:, None]
+    logits.copy_(probability)
     return losses.squeeze(1), tokens, right
+
+
+def _finished(logits: Tensor, bias: Tensor | None, cap: float | None, room: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits with bias and cap, written into `room` (n, V), and the tanh of the cap."""
+    z = room.copy_(logits)
+    if bias is not None:
+        z += bias
+    if cap is None:
+        return z, None
+    squashed = torch.tanh(z / cap)
+    return torch.mul(squashed, cap, out=z), squashed
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def inverse(probability: Tensor, draw: Tensor) -> Tensor:

@@ -202,8 +202,8 @@ def test_logits_exist_in_chunks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert theirs.elements == 500 * 300 and ours.elements <= max(10 * 300, 500 * D, 300 * D)
 
 
-def test_a_chunk_is_sixty_four_megabytes_and_a_block_two() -> None:
-    assert vocabulary._chunk(1 << 15) * (1 << 15) * 2 == 1 << 26  # in bf16
+def test_a_chunk_is_128_megabytes_at_most_and_a_block_two() -> None:
+    assert vocabulary._chunk(1 << 17) * (1 << 17) * 2 == 1 << 27  # in bf16
     assert vocabulary._chunk(10) == 1024 and vocabulary._chunk(10**9) == 32
     assert vocabulary._block(1 << 15) * (1 << 15) * 4 == 1 << 21 and vocabulary._block(10**9) == 1
 

@@ -58,8 +58,8 @@ def _applied(x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _chunk(v: int) -> int:
-    """Rows of logits that are alive at once: 64 MB of them in bf16. Each chunk adds to the whole table's gradient."""
-    return max(32, min(1024, (1 << 25) // v))
+    """Rows of logits that are alive at once: 128 MB of them in bf16 at most. Each chunk adds to the whole table's gradient."""
+    return max(32, min(1024, (1 << 26) // v))
 
 
 def _block(v: int) -> int:
@@ -86,32 +86,28 @@ class _LinearCrossEntropy(torch.autograd.Function):
         learns: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`learns` says whether gradients are wanted: inside a Function grad mode is always off."""
-        table = weight.to(x.dtype)
-        total = torch.zeros((), dtype=torch.float32 if x.dtype != torch.float64 else torch.float64, device=x.device)
+        n, table = len(x), weight.to(x.dtype)
         dx = torch.empty_like(x) if learns else None
         # The first chunk fills it: zeros that are added to would be written and read for nothing.
-        dweight = (torch.empty_like if len(x) else torch.zeros_like)(weight) if learns else None
+        dweight = (torch.empty_like if n else torch.zeros_like)(weight) if learns else None
         dbias = torch.zeros_like(bias) if learns and bias is not None else None
-        sampled: list[Sampled] = []
-        step = _even(len(x), _chunk(len(weight)))
-        room = x.new_empty(min(step, len(x)), len(weight))  # for all chunks: a second one might lie beside the first
-        for part in _slices(len(x), step):
+        losses = torch.empty(n, dtype=_wide(x), device=x.device)
+        drawn = 0 if draw is None else n
+        found = Sampled(value.new_empty(drawn), value.new_empty(drawn, dtype=torch.bool))
+        step = _even(n, _chunk(len(weight)))
+        room = x.new_empty(min(step, n), len(weight))  # for all chunks: a second one might lie beside the first
+        for part in _slices(n, step):
             logits = _scores(x[part], table, room)
-            losses, tokens, right = _to_gradient(
-                logits, bias, value[part], w[part] if learns else None, cap, _of(draw, part)
-            )
-            total += (losses * w[part]).sum()
-            sampled.append(Sampled(tokens, right))
+            into = losses[part], Sampled(*(kind[part] for kind in found))
+            _to_gradient(logits, bias, value[part], w[part] if learns else None, cap, _of(draw, part), *into)
             if dx is not None and dweight is not None:
                 dx[part] = logits @ table
                 _add_product(dweight, logits.t(), x[part], first=part.start == 0)
                 if dbias is not None:
                     dbias += logits.sum(0)
         ctx.save_for_backward(dx, dweight, dbias)
-        none = value.new_empty(0)
-        found = Sampled(*(torch.cat(parts) for parts in zip(*sampled, strict=True))) if sampled else Sampled(none, none)
         ctx.mark_non_differentiable(*found)
-        return total, *found
+        return (losses * w).sum(), *found
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -166,56 +162,54 @@ def _of(x: Tensor | None, rows: slice) -> Tensor | None:
 
 
 def _to_gradient(
-    logits: Tensor, bias: Tensor | None, value: Tensor, w: Tensor | None, cap: float | None, draw: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses (n,) and samples, if any, of logits (n, V) before bias and cap: w times their gradient replaces them.
+    logits: Tensor,
+    bias: Tensor | None,
+    value: Tensor,
+    w: Tensor | None,
+    cap: float | None,
+    draw: Tensor | None,
+    losses: Tensor,
+    drawn: Sampled,
+) -> None:
+    """Fill losses (n,) of logits (n, V) before bias and cap, whose place w times their gradient takes.
 
-    Without w no gradient is wanted, and the logits stay.
+    Without w no gradient is wanted, and the logits' place holds nothing. With `draw` samples are drawn.
 
     Softmax and sums are in fp32 (fp64 stays fp64), of a few rows at a time on a CPU, which all use the same memory:
     nothing else is as large as the logits are.
     """
     n, v = logits.shape
-    size = _block(v) if logits.device.type == "cpu" else n
-    room = torch.empty(min(size, n), v, dtype=_wide(logits), device=logits.device)
-    found = [
-        _few(logits[rows], bias, value[rows], _of(w, rows), _of(draw, rows), cap, room) for rows in _slices(n, size)
-    ]
-    losses, tokens, right = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return losses, tokens, right
-
-
-def _few(
-    logits: Tensor,
-    bias: Tensor | None,
-    value: Tensor,
-    w: Tensor | None,
-    draw: Tensor | None,
-    cap: float | None,
-    room: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
     cpu = logits.device.type == "cpu"
-    z, squashed = _finished(logits, bias, cap, room[: len(logits)])
-    probability = torch.softmax(z, 1, out=z if cpu else None)
-    at = value[:, None]
-    hit = probability.gather(1, at)
-    losses = -hit.log()
-    # What underflows has no logarithm; a GPU would wait for the question, so there it is always mended.
-    if not cpu or bool((hit < TINY).any()):
-        z, _ = _finished(logits, bias, cap, torch.empty_like(z))
-        losses = torch.where(hit < TINY, z.logsumexp(1, keepdim=True) - z.gather(1, at), losses)
-    tokens = right = value.new_empty(0)
-    if draw is not None:
-        tokens, right = inverse(probability, draw), hit.squeeze(1) >= probability.amax(1)
-    if w is None:
-        return losses.squeeze(1), tokens, right
-    probability.scatter_add_(1, at, probability.new_full(at.shape, -1.0))
-    if squashed is not None:
-        probability *= 1 - squashed**2
-    if not cpu or bool((w != 1).any()):  # nearly always they are 1, which saves a pass
-        probability *= w[:, None]
-    logits.copy_(probability)
-    return losses.squeeze(1), tokens, right
+    size = min(n, _block(v)) if cpu else n
+    room = torch.empty(size, v, dtype=losses.dtype, device=logits.device)
+    at, less = value[:, None], room.new_full((size, 1), -1.0)
+    weighted = w is not None and (not cpu or bool((w != 1).any()))  # nearly always they are 1, which saves a pass
+    for rows in _slices(n, size):
+        z, squashed = _finished(logits[rows], bias, cap, room[: rows.stop - rows.start])
+        probability = torch.softmax(z, 1, out=z if cpu else None)
+        hit = probability.gather(1, at[rows])
+        torch.neg(hit.log().squeeze(1), out=losses[rows])
+        # What underflows has no logarithm; a GPU would wait for the question, so there it is always mended.
+        if not cpu or float(hit.min()) < TINY:
+            exact = _by_logarithms(logits[rows], bias, at[rows], cap)
+            losses[rows] = torch.where(hit < TINY, exact, losses[rows, None]).squeeze(1)
+        if draw is not None:
+            drawn.tokens[rows] = inverse(probability, draw[rows])
+            drawn.right[rows] = hit.squeeze(1) >= probability.amax(1)
+        if w is None:
+            continue
+        probability.scatter_add_(1, at[rows], less[: len(hit)])
+        if squashed is not None:
+            probability *= 1 - squashed**2
+        if weighted:
+            probability *= w[rows, None]
+        logits[rows] = probability
+
+
+def _by_logarithms(logits: Tensor, bias: Tensor | None, at: Tensor, cap: float | None) -> Tensor:
+    """(n, 1) losses that need no probability."""
+    z, _ = _finished(logits, bias, cap, torch.empty_like(logits, dtype=_wide(logits)))
+    return z.logsumexp(1, keepdim=True) - z.gather(1, at)
 
 
 def _finished(logits: Tensor, bias: Tensor | None, cap: float | None, room: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -2,7 +2,7 @@
 
 The peak is that of bf16 products (4096 × 256) · (256 × 1024), the shape of the rows' feed-forward layers, with torch's
 own number of threads. The products of our step are counted while it runs (`FlopCounterMode`), so what it leaves out
-counts nothing. Beside them stand the rates of docs/results/performance-steps.json.
+counts nothing. Beside them stand the rates that docs/results/performance-*.json hold of this processor, if any.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from unmask.bench.base import OURS, Record
+from unmask.bench.base import OURS, Measured, Record
 from unmask.bench.rows import ROWS
+from unmask.directory import environment
 
-RECORD = Path(__file__).resolve().parents[1] / "docs" / "results" / "performance-steps.json"
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 STEPS = ("bert", "modernbert", "electra", "t5", "gpt2", "llama")
 SHAPE = 4096, 256, 1024
 
@@ -55,18 +56,27 @@ def products(name: str) -> tuple[float, int]:
     return float(counted.get_total_flops()), worker.tokens
 
 
+def measured_here() -> dict[str, Measured]:
+    """The committed rows of this processor: rates of another one say nothing beside this one's peak."""
+    records = [
+        Record.model_validate_json(path.read_text("utf-8")) for path in sorted(RESULTS.glob("performance*.json"))
+    ]
+    here = environment()["processor"]
+    return {row.name: row for record in records if record.environment.get("processor") == here for row in record.rows}
+
+
 def main(names: list[str]) -> None:
-    top = peak()
-    held = {row.name: row for row in Record.model_validate_json(RECORD.read_text(encoding="utf-8")).rows}
+    top, held = peak(), measured_here()
     print(f"peak {top / 1e9:,.0f} GFLOP/s in bf16, {torch.get_num_threads()} threads\n")
     print("| row | GFLOP a step | products alone, tokens/s | unmask | of it | peer's best | the most it could be |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in names or STEPS:
         flops, tokens = products(name)
-        most, row = top * tokens / flops, held[name]
-        ours, theirs = row.ours.rate, row.best.rate
-        rates = f"{most:,.0f} | {ours:,.0f} | {ours / most:.0%} | {theirs:,.0f} | {most / theirs:.1f} ×"
-        print(f"| {name} | {flops / 1e9:,.0f} | {rates} |")
+        most, rates = top * tokens / flops, "not measured here | – | – | –"
+        if row := held.get(name):
+            ours, theirs = row.ours.rate, row.best.rate
+            rates = f"{ours:,.0f} | {ours / most:.0%} | {theirs:,.0f} | {most / theirs:.1f} ×"
+        print(f"| {name} | {flops / 1e9:,.0f} | {most:,.0f} | {rates} |")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The tables of docs/performance.md, from records of `unmask bench … --out`: this script rewrites them.
 
 Without names it reads all of docs/results/performance*.json, with names those files. Records of one environment share
-their tables; a row that two of them hold is an error, since a page must not choose between two measurements.
+their tables; a row that two of these hold is an error, since a page must not choose between two measurements.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def rewritten(page: str, records: Sequence[Record]) -> str:
 
 
 def drawn(records: Sequence[Record]) -> str:
-    names = [row.name for record in records for row in (*record.rows, *record.figures)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise SystemExit(f"two records hold {', '.join(twice)}: leave one of them out")
     parts = []
     for environment in {str(r.environment): r.environment for r in records}.values():
         mine = [r for r in records if r.environment == environment]
+        names = [row.name for r in mine for row in (*r.rows, *r.figures)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SystemExit(f"two records of one machine hold {', '.join(twice)}: leave one of them out")
         update = {name: [x for r in mine for x in getattr(r, name)] for name in ("rows", "figures")}
         commands = "".join(f"    {r.command}\n" for r in mine)
         table = "\n".join(lines(mine[0].model_copy(update=update)))

@@ -50,5 +50,6 @@ def test_records_of_one_environment_share_their_tables(draw: ModuleType) -> None
     assert drawn.count("| work |") == 3 and drawn.index("| three |") < drawn.index("| four |") < drawn.index("| two |")
     commands = "    unmask bench one\n    unmask bench three four\n"
     assert drawn.startswith(f"On A, 2 cores, 1 of them used; torch 2:\n\n{commands}")
-    with pytest.raises(SystemExit, match="two records hold one"):
-        draw.drawn([record("one"), record("one", processor="B")])
+    with pytest.raises(SystemExit, match="two records of one machine hold one"):
+        draw.drawn([record("one"), record("two", "one")])
+    assert draw.drawn([record("one"), record("one", processor="B")]).count("| one |") == 2

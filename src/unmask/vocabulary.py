@@ -58,7 +58,7 @@ def _applied(x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _chunk(v: int) -> int:
-    """Rows of logits that are alive at once: at most 128 MB of them in bf16. Each chunk adds to the table's gradient."""
+    """Rows of logits that are alive at once: 128 MB of them in bf16 at most. Each chunk adds to a table's gradient."""
     return max(32, min(1024, (1 << 26) // v))
 
 

@@ -134,7 +134,11 @@ def _added(bucket: Any) -> torch.futures.Future[Tensor]:
 
 
 class Sharded(Spread):
-    """FSDP2: layers are gathered one by one where they are used; all the rest is one group, the root's."""
+    """FSDP2: layers are gathered one by one where they are used; all the rest is one group, the root's.
+
+    The networks come without storage (on the meta device). Here a rank gets that of its own rows, which hold nothing
+    yet: whoever asked for this fills them (`Layout.fill_all`).
+    """
 
     lockstep = True
 
@@ -150,6 +154,7 @@ class Sharded(Spread):
         for layer in self.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(self.around, mesh=mesh, reshard_after_forward=False)
+        self.around.to_empty(device=device)
         for module in self.around.modules():
             if isinstance(module, FSDPModule):  # sums, not means; gloo knows no other reduction
                 module.set_gradient_divide_factor(1.0)

@@ -147,6 +147,8 @@ class Sharded(Spread):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
+        if any(not tensor.is_meta for tensor in (*networks.parameters(), *networks.buffers())):
+            raise ValueError("networks that are cut come without storage: what they hold would be lost")
         mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
         self.layout = Shards()
         self.around = Around(networks)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from unmask.config import ModelConfig
@@ -22,10 +24,11 @@ from unmask.evaluation.learnt import Classes
 from unmask.loading import words_of
 from unmask.model.bundle import stock_family
 from unmask.model.families import FAMILIES
-from unmask.networks import batch_flops, networks_of, run_with
+from unmask.networks import batch_flops, networks_of, run_with, starts
 from unmask.objectives.base import Shape
 from unmask.programs import norms_of, program_of
 from unmask.recipe import Recipe
+from unmask.tensors import named_once
 from unmask.tokens.special import Vocabulary
 from unmask.tokens.start import started
 from unmask.tokens.tokenizer import Tokenizer
@@ -52,7 +55,9 @@ def build(
     """
     objective, ranks = recipe.objective, ranks or Ranks()
     train = recipe.train.model_copy(update={"stages": tuple(recipe.stages)})
-    networks = networks_of(objective, recipe.model, recipe.seed)
+    cut = ranks.parallel == "fsdp"  # made without storage: no rank ever holds more than its rows
+    with torch.device("meta") if cut else nullcontext():
+        networks = networks_of(objective, recipe.model, recipe.seed)
     settings = Settings(
         train,
         recipe.budget,
@@ -87,6 +92,8 @@ def build(
         lambda step, progress: _texts(chapters or batches, text, step, progress),
         sample=batches,
     )
+    if cut:
+        trainer.start = lambda networks, layout: layout.fill_all(named_once(networks)[0], starts(networks, recipe.seed))
     if chapters is not None:
         chapters.total = lambda: trainer.total_steps
         chapters.stopped = lambda: trainer.stopped

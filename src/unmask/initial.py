@@ -2,7 +2,7 @@
 
 taken(recipe, lm)               the recipe with DIR's model settings and tokenizer in it
 start(networks, lm, …)          its weights by name (`fill`), a report of each tensor, and a copy kept in the run
-again(networks, out)            that copy: a resumed run needs DIR no more
+again(out, networks, …)         that copy: a resumed run needs DIR no more
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from unmask.tensors import named_once
 from unmask.tokens.asked import require_controls
 from unmask.tokens.tokenizer import Tokenizer
 from unmask.train import checkpoint
+from unmask.train.layout import HERE, Layout
 
 KEPT = "init"
 """The folder of a run that holds the weights it started from."""
@@ -270,17 +271,9 @@ def _beside(network: Transformer, state: Mapping[str, torch.Tensor]) -> dict[str
     return found
 
 
-def again(networks: nn.ModuleDict, out: Path) -> None:
-    """The weights that a run started from, as it kept them; needed only where no checkpoint can be taken up."""
-    if _planned(out):
-        return  # the trainer takes up its newest checkpoint, which holds all weights
+def again(out: Path, networks: nn.ModuleDict, layout: Layout = HERE) -> None:
+    """The weights that a run started from, as it kept them, into networks that lie so (`Trainer.start`)."""
     place = checkpoint.find(out / KEPT).whole.get(0)
     if place is None:
         raise UserError(f"{out} was started with init, and lacks the weights in {out / KEPT}: start it anew")
-    checkpoint.load_model(networks, place)
-
-
-def _planned(out: Path) -> bool:
-    """Whether a run has a whole checkpoint that it goes on from: one of a run whose length was known."""
-    newest, _ = checkpoint.newest(out / "checkpoints")
-    return newest is not None and ((out / "plan.json").exists() or bool(checkpoint.read_state(newest)["plan"]))
+    checkpoint.load_model(networks, place, layout)

@@ -15,10 +15,12 @@ from unmask.errors import UserError
 from unmask.keyed import absorb, purpose
 from unmask.model.cost import flops, head_flops
 from unmask.model.heads import HeadModule
+from unmask.model.initialise import starts as initial_values
 from unmask.model.parts import Table
 from unmask.model.transformer import Stack, Transformer
 from unmask.objectives.base import Objective
 from unmask.objectives.replaced import GENERATOR, Replaced
+from unmask.tensors import Readable
 
 TABLES = ("embedding", "stack.positions", "stack.token_types")
 """What has one row a token, position or type."""
@@ -32,11 +34,30 @@ def networks_of(objective: Objective, model: ModelConfig, seed: int = 0) -> nn.M
     made: dict[str, Transformer] = {}
     for name, config in objective.networks(model).items():
         heads = [head for head in objective.heads() if head.network == name]
-        own = seed if name == "model" else int(absorb(absorb(0, seed), purpose(f"network {name}")) >> 1)
-        made[name] = Transformer(config, heads, own)
+        made[name] = Transformer(config, heads, _seed(name, seed))
     if isinstance(objective, Replaced):
         share(made["model"], made[GENERATOR], objective.sharing)
     return nn.ModuleDict(made)
+
+
+def _seed(name: str, seed: int) -> int:
+    return seed if name == "model" else int(absorb(absorb(0, seed), purpose(f"network {name}")) >> 1)
+
+
+def starts(networks: nn.ModuleDict, seed: int = 0) -> dict[str, Readable]:
+    """What `networks_of` fills each parameter with, by its first name: for networks that were made without storage.
+
+    What two networks share starts as the first one's; the table that `Shifted` borrows as that of its own network.
+    """
+    found: dict[int, Readable] = {}
+    for name, network in networks.items():
+        assert isinstance(network, Transformer)
+        borrowed = {id(module.weight) for module in network.modules() if isinstance(module, Shifted)}
+        for key, start in initial_values(network, network.config, _seed(name, seed)).items():
+            parameter = network.get_parameter(key)
+            if id(parameter) not in borrowed:
+                found.setdefault(id(parameter), start)
+    return {name: found[id(parameter)] for name, parameter in networks.named_parameters()}
 
 
 def run_with(networks: nn.ModuleDict, attention: str, recompute: bool, device: torch.device) -> None:

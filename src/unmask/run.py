@@ -6,11 +6,13 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from unmask import initial
 from unmask.building import build, chapters_of, evaluator, resolve, training_batches, training_loader
@@ -41,7 +43,7 @@ from unmask.evaluation.targets import training_counts
 from unmask.evaluation.watch import Watch, silent
 from unmask.lm import LM
 from unmask.loading import load, words_of
-from unmask.networks import batch_flops, sizes
+from unmask.networks import batch_flops, networks_of, sizes
 from unmask.objectives.base import Plan
 from unmask.objectives.needed import require_sentinels
 from unmask.recipe import Recipe, load_recipe
@@ -159,12 +161,13 @@ def _trained(
     try:
         with ranks.together():
             if given is not None and ranks.first:
-                initial.start(trainer.networks, given, recipe, out, say)
+                initial.start(_whole(trainer, recipe), given, recipe, out, say)
+            given = None  # its weights are in the run now, where every rank reads what it holds of them
             if before is None and ranks.first:
                 write_down(recipe, text, out, chapters)
         with ranks.together():
-            if recipe.init is not None and (given is None or not ranks.first):
-                initial.again(trainer.networks, out)  # what rank 0 kept
+            if recipe.init is not None:
+                trainer.start = partial(initial.again, out)
             if ranks.first:
                 _announce(recipe, text, batches, trainer, say)
         with contextlib.closing(chapters) if chapters is not None else contextlib.nullcontext():
@@ -185,6 +188,11 @@ def _trained(
         say(f"networks were compiled {trainer.counters.compilations}×")
     with ranks.together():
         return _finish(recipe, trainer, held, out, say)
+
+
+def _whole(trainer: Trainer, recipe: Recipe) -> nn.ModuleDict:
+    """The run's networks with all their weights; made for this alone where the trainer's have no storage yet."""
+    return trainer.networks if trainer.start is None else networks_of(recipe.objective, recipe.model, recipe.seed)
 
 
 def _peak(asked: str | float | None, trainer: Trainer) -> peak.Peak | None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "train.stages": [{"share": 0.4, "context": 16, "batch_size": 12}, {"share": 0.6, "batch_size": 6}],
         },
     ),
+    "decoder": ("decoder-small", {"model.tied_head": True}),
     "gdes": (
         "encoder-small",
         {"objective.type": "replaced", "objective.sharing": "gdes", "model.tied_head": False},
@@ -100,12 +102,14 @@ def trainer(folder: Path, out: str, case: str, ranks: Ranks, more: dict[str, Any
 
 
 def watch(t: Trainer) -> dict[str, Any]:
-    """What is seen of a run: gradients before clipping at the first update and every tenth one, and who is read."""
+    """What is seen of a run: the weights before its first update, gradients before clipping at that and every tenth
+    one, and who is read."""
     seen: dict[str, Any] = {"gradients": {}, "samples": [], "bare": 0}
     passes_of, mine = t._passes_of, t._mine
 
     def watched(spread: Any) -> Any:
         passes = passes_of(spread)
+        seen["start"] = {n: spread.layout.whole(p.detach()).clone() for n, p in t.networks.named_parameters()}
 
         def once(step: int, *rest: Any) -> Any:
             values = passes(step, *rest)
@@ -132,9 +136,17 @@ def run(folder: Path, job: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     with ranks.together():
         if "of" in job and ranks.first:  # goes on from a copy of that run
             shutil.copytree(folder / job["of"], folder / job["out"])
+    allocated = Allocated() if "allocated" in job else None
     t = trainer(folder, job["out"], job["case"], ranks, job.get("settings", {}))
-    start = {n: p.detach().clone() for n, p in t.networks.named_parameters()}
     seen = watch(t)
+    if allocated is not None:
+        laid = t._passes_of
+
+        def told(spread: Any) -> Any:
+            seen["allocated"] = allocated.most()
+            return laid(spread)
+
+        t._passes_of = told
     if "signal" in job and ranks.rank == job["signal"]["rank"]:
         at, mine = job["signal"]["step"], t._mine
 
@@ -159,8 +171,21 @@ def run(folder: Path, job: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     weights = {n: whole(p.detach()).clone() for n, p in t.networks.named_parameters()}
     state = {n: whole(v.detach()).clone() for n, v in t.optimizer.state_tensors().items()}
     held = sum(getattr(p, "_local_tensor", p).numel() for p in t.networks.parameters())
-    found = {"held": held, "start": start, "weights": weights, "state": state, "stopped": stopped}
+    found = {"held": held, "weights": weights, "state": state, "stopped": stopped}
     return {**seen, **found, "counters": vars(t.counters)}
+
+
+class Allocated:
+    """The most bytes of tensors in main memory at once, beside those that are there now."""
+
+    def __init__(self) -> None:
+        self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+        self._profile.start()
+
+    def most(self) -> int:
+        self._profile.stop()
+        events = [e for e in self._profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+        return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
 
 
 def _count_reads(patch: pytest.MonkeyPatch) -> dict[str, int]:

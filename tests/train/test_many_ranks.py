@@ -54,6 +54,7 @@ def alone(folder: Path, one_thread: None) -> dict[str, Seen]:
         job("muon-1", train__optimizer="muon", budget__steps=1),
         job("bf16-2", train__grad_accumulation=2, precision="bf16", budget__steps=10),
         *(job(f"{case}-plain", case, train__grad_accumulation=4, **DROPS) for case in AGAIN),
+        job("decoder-1", "decoder", budget__steps=1),
     ]
     found = {j["out"]: rankwork.run(folder, j, Ranks()) for j in jobs}
     return {**found, "faults-1": rankwork.run(folder, faults(folder, "faults-1"), Ranks())}
@@ -79,8 +80,17 @@ def two(folder: Path, alone: dict[str, Seen]) -> dict[str, list[Seen]]:
         *_cut("fsdp"),
         *(faults(folder, f"faults-{how}-x2", parallel=how) for how in ("ddp", "fsdp")),
         job("minutes-x2", budget__steps=None, budget__minutes=0.01),
+        job("decoder-fsdp-x2", "decoder", parallel="fsdp", budget__steps=1),
+        *(counted(how) for how in ("ddp", "fsdp")),
+        {**counted("fsdp"), "out": "counted-again", "of": "counted-fsdp"},
     ]
     return rankwork.work(folder, jobs, 2)
+
+
+def counted(how: str) -> dict[str, Any]:
+    """ELECTRA whose layers outweigh its tables; what is allocated until its first update is counted."""
+    large = {"model__hidden_size": 64, "model__num_layers": 4}
+    return {**job(f"counted-{how}", "replaced", parallel=how, budget__steps=1, **large), "allocated": True}
 
 
 def again(case: str, how: str) -> dict[str, Any]:
@@ -288,6 +298,39 @@ def test_every_rank_holds_a_share_of_every_layer(alone, two, four) -> None:
     shares = [seen["held"] for seen in four["shared-fsdp-x4"]]
     assert sum(shares) == whole and max(shares) < 0.3 * whole
     assert [seen["held"] for seen in two["spans-ddp-x2"]] == [alone["spans-1"]["held"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("masked-plain", "masked-again-fsdp"),
+        ("decoder-1", "decoder-fsdp-x2"),  # whose head is its table
+        ("experts-plain", "experts-again-fsdp"),
+        ("spans-1", "spans-fsdp-x2"),  # two stacks
+        ("replaced-1", "replaced-fsdp-x2"),
+        ("shared-1", "shared-fsdp-x4"),
+        ("gdes-1", "gdes-fsdp-x4"),
+    ],
+)
+def test_shards_start_with_the_weights_of_one_process(alone, two, four, one: str, other: str) -> None:
+    """… bit for bit, though no process made them whole."""
+    wanted = alone[one]["start"]
+    for seen in {**two, **four}[other]:
+        assert seen["start"].keys() == wanted.keys()
+        assert all(torch.equal(seen["start"][name], weight) for name, weight in wanted.items())
+
+
+def test_no_rank_of_shards_ever_holds_the_whole_model(folder, two) -> None:
+    """Neither where it starts, when it holds its half and one parameter more, nor where it goes on; a copy does."""
+    sizes = [4 * weight.numel() for weight in two["counted-ddp"][0]["weights"].values()]
+    half = sum(sizes) / 2 + 1.1 * max(sizes)
+    assert all(seen["allocated"] >= sum(sizes) > half for seen in two["counted-ddp"])
+    assert all(seen["allocated"] < half for seen in two["counted-fsdp"])
+    moments = sum(4 * state.numel() for state in two["counted-again"][0]["state"].values())
+    files = (folder / "counted-fsdp" / "checkpoints" / "step-1").glob("optimizer*.safetensors")
+    mapped = sum(file.stat().st_size for file in files)  # counted as allocated, though only its own rows are read
+    for seen in two["counted-again"]:
+        assert seen["allocated"] - mapped < half + moments / 2
 
 
 def test_t13_a_checkpoint_of_shards_is_that_of_copies(folder, two) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import rankwork
 import torch
 
+from unmask.cli import app
 from unmask.errors import UserError
 from unmask.loading import gather, load
 from unmask.tensors import named_once
@@ -62,6 +64,27 @@ def test_torchrun_trains_one_run_that_one_process_continues(settings: list[str],
     assert done.returncode == 0, done.stderr
     before, after = (json.loads(text.splitlines()[-1]) for text in (lines, Path("run/metrics.jsonl").read_text()))
     assert before["step"] == after["step"] == 6 and before["loss"] == pytest.approx(after["loss"], rel=1e-6)
+
+
+def test_shards_start_with_a_given_models_weights(settings: list[str], tmp_path: Path) -> None:
+    """Two networks, one of which the given run lacks; also when a run that was stopped early starts once more."""
+    app(["pretrain", "decoder-small", *settings, "budget.steps=1", "out=given"], standalone_mode=False)
+    own = [x for x in settings if not x.startswith(("model.", "tokenizer."))]
+    still = ["train.learning_rate=1e-30", "train.muon_learning_rate=1e-30", "budget.steps=1"]  # no weight moves
+    more = ["objective.type=replaced", "objective.sharing=embeddings", "init=given"]
+    words = ["pretrain", "encoder-small", *own, *still, *more]
+    app([*words, "out=one"], standalone_mode=False)
+    wanted = Stored(tmp_path / "one" / "init" / "step-0", checkpoint.MODEL)
+    for more in ([], ["resume=auto"]):
+        with rankwork.start(["-m", "unmask", *words, "parallel=fsdp", "out=two", *more], 2) as ranks:
+            told = [p.communicate(timeout=120)[1] for p in ranks]
+            assert [p.returncode for p in ranks] == [0, 0], told
+        there = Stored(tmp_path / "two" / "checkpoints" / "step-1", checkpoint.MODEL)
+        assert there.keys() == wanted.keys() and len(there.files) == 2
+        for name, tensor in wanted.items():
+            assert torch.allclose(there[name][...], tensor[...], rtol=0, atol=1e-28), name
+        shutil.rmtree(tmp_path / "two" / "checkpoints")
+        (tmp_path / "two" / "plan.json").unlink()
 
 
 def test_sigterm_to_torchrun_stops_all_ranks_with_a_checkpoint(settings: list[str]) -> None:

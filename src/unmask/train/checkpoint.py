@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from unmask.disk import cannot_write, sync, write_text
@@ -60,9 +59,7 @@ def load_model(networks: nn.Module, directory: Path, layout: Layout = HERE) -> N
             f"{stored.title} does not fit this model ({len(wrong)} tensors differ, first {wrong[0]}): "
             "use the recipe that the run was started with"
         )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            layout.fill(tensor, stored[name])
+    layout.fill_all(own, stored)
 
 
 def load_optimizer(directory: Path) -> Stored:

@@ -46,6 +46,12 @@ class Layout:
         """Copy what this rank holds of a tensor into it; no more of it is read."""
         tensor.copy_(whole[...])
 
+    def fill_all(self, tensors: Mapping[str, Tensor], wholes: Mapping[str, Readable]) -> None:
+        """`fill` tensors by name, one after the other."""
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                self.fill(tensor, wholes[name])
+
     def goal(self, parameter: Tensor) -> Tensor:
         """A whole tensor that updates are added to, before `settle`."""
         return parameter

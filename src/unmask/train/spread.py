@@ -134,7 +134,11 @@ def _added(bucket: Any) -> torch.futures.Future[Tensor]:
 
 
 class Sharded(Spread):
-    """FSDP2: layers are gathered one by one where they are used; all the rest is one group, the root's."""
+    """FSDP2: layers are gathered one by one where they are used; all the rest is one group, the root's.
+
+    The networks come without storage (on the meta device). Here a rank gets that of its own rows, which hold nothing
+    yet: whoever asked for this fills them (`Layout.fill_all`).
+    """
 
     lockstep = True
 
@@ -143,6 +147,8 @@ class Sharded(Spread):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
+        if any(not tensor.is_meta for tensor in (*networks.parameters(), *networks.buffers())):
+            raise ValueError("networks that are cut come without storage: what they hold would be lost")
         mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
         self.layout = Shards()
         self.around = Around(networks)
@@ -150,6 +156,7 @@ class Sharded(Spread):
         for layer in self.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(self.around, mesh=mesh, reshard_after_forward=False)
+        self.around.to_empty(device=device)
         for module in self.around.modules():
             if isinstance(module, FSDPModule):  # sums, not means; gloo knows no other reduction
                 module.set_gradient_divide_factor(1.0)

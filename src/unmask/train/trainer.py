@@ -42,6 +42,7 @@ from unmask.train.devices import at_rest, choose_precision, missing_explained, t
 from unmask.train.faults import Documents
 from unmask.train.floor import Floor
 from unmask.train.hooks import Evaluation, Gradients, Metrics, Progress, Stop
+from unmask.train.layout import Layout
 from unmask.train.loggers import Loggers
 from unmask.train.optim import Optimizer
 from unmask.train.passes import Passes
@@ -77,8 +78,10 @@ class Trainer:
     ) -> None:
         """sample: batches by which the budget is turned into updates, where the run's own cannot be looked up ahead."""
         self.ranks = ranks or Ranks()
-        # What will be sharded may be too large for one device: each layer moves there when it is.
+        # What will be sharded has no storage yet: it may be too large for one process.
         self.networks = networks if self.ranks.parallel == "fsdp" else networks.to(settings.device)
+        self.start: Callable[[nn.ModuleDict, Layout], None] | None = None
+        """Fills networks that lie so with what a run starts from, where they do not hold it already."""
         self.spread = Spread(networks)
         self.norms = norms
         self.terms, self.batches, self.flops = terms, batches, flops
@@ -220,7 +223,8 @@ class Trainer:
         return place
 
     def _lay_out(self, place: Path | None) -> None:
-        """Bring the networks to the ranks' devices, then a checkpoint's weights and optimizer state into them."""
+        """Bring the networks to the ranks' devices, then a checkpoint's weights and optimizer state into them, or those
+        that the run starts from."""
         self.spread = self.ranks.spread(self.networks, self.settings.device)
         layout = self.spread.layout
         if layout is not self.optimizer.layout:  # the parameters are others now
@@ -230,6 +234,8 @@ class Trainer:
             if place is not None:
                 checkpoint.load_model(self.networks, place, layout)
                 self.optimizer.load_state_tensors(checkpoint.load_optimizer(place))
+            elif self.start is not None:
+                self.start(self.networks, layout)
         if self.compiles[0]:
             self.spread.compile(self.compiled)
         self.passes = self._passes_of(self.spread)

@@ -73,7 +73,7 @@ def test_nothing_is_trained_or_written(place: Path, tmp_path: Path, monkeypatch:
 def test_ranks_copy_or_share(place: Path) -> None:
     asked = recipe(place, budget__steps=6)
     (alone,), (copy, part) = (plan(asked, ranks=n, cache=place / "cache")["memory"] for n in (1, 4))
-    assert copy["with"] == "DDP, each of 4" and part["with"] == "FSDP, each of 4"
+    assert copy["with"] == "DDP (this run), each of 4" and part["with"] == "FSDP, each of 4"
     for name in ("weights", "gradients", "optimizer"):
         assert copy[name] == alone[name] and part[name] == alone[name] // 4
     assert copy["logits"] == part["logits"] == alone["logits"]
@@ -128,6 +128,16 @@ def test_bad_numbers_are_one_sentence(place: Path) -> None:
         plan(recipe(place, budget__steps=1), ranks=0)
     with pytest.raises(UserError, match="peak_flops=quick is no peak"):
         plan(recipe(place, budget__steps=1), peak_flops="quick")
+
+
+def test_under_torchrun_a_plan_is_of_its_processes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    settings = [f"{k}={v}" for k, v in TINY.items()]
+    words = ["pretrain", "encoder-small", f"corpus={place / 'text.txt'}", *settings, f"cache={place / 'cache'}"]
+    told = CliRunner().invoke(app, [*words, "budget.steps=6", "parallel=fsdp", "--plan"])
+    assert "FSDP (this run), each of 2" in told.stdout and "DDP, each of 2" in told.stdout, told.output
+    more = CliRunner().invoke(app, [*words, "budget.steps=6", "--plan", "--ranks", "8", "--json"])
+    assert json.loads(more.stdout.splitlines()[-1])["ranks"] == 8
 
 
 def test_the_command_needs_no_place(place: Path) -> None:

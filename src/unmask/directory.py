@@ -65,6 +65,8 @@ def stored_recipe(out: Path) -> Recipe:
     path = out / "recipe.yaml"
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{out} is no run: it has no recipe.yaml") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         fault = " ".join(str(error).split())
         raise UserError(f"{out} is no run: it has no readable recipe.yaml ({fault})") from error

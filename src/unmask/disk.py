@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unmask.errors import UserError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -43,5 +43,10 @@ def cannot_write(where: Path, needed: int, error: OSError) -> UserError:
         return UserError(
             f"no room to write {where}: it needs {needed:,} bytes and {free:,} bytes are free "
             f"({os.strerror(number)}); earlier checkpoints are intact: free some space, then resume the run"
+        )
+    if number == errno.EFBIG:
+        return UserError(
+            f"cannot write {where}: its {needed:,} bytes are more than a file may have here (ulimit -f, or the file "
+            "system's limit); earlier checkpoints are intact: raise the limit, then resume the run"
         )
     return UserError(f"cannot write {where} ({error}); earlier checkpoints are intact: mend this, then resume the run")

@@ -198,11 +198,13 @@ def _timed(recipe: Recipe, batches: Stages, flops: float, device: torch.device, 
 # ---------------------------------------------------------------- memory and disk
 
 
-def _kinds(ranks: int) -> dict[str, tuple[int, int]]:
+def _kinds(ranks: int, parallel: str) -> dict[str, tuple[int, int]]:
     """What a process may be → (parts that the model is cut into, processes that share an update)."""
     if ranks == 1:
         return {"one process": (1, 1)}
-    return {f"DDP, each of {ranks}": (1, ranks), f"FSDP, each of {ranks}": (ranks, ranks)}
+    of = {"DDP": (1, ranks), "FSDP": (ranks, ranks)}
+    chosen = "FSDP" if parallel == "fsdp" else "DDP"
+    return {f"{kind}{' (this run)' if kind == chosen else ''}, each of {ranks}": parts for kind, parts in of.items()}
 
 
 def _memory(recipe: Recipe, outline: nn.ModuleDict, ranks: int) -> list[dict[str, Any]]:
@@ -210,7 +212,7 @@ def _memory(recipe: Recipe, outline: nn.ModuleDict, ranks: int) -> list[dict[str
     weights = sum(p.numel() * p.element_size() for p in outline.parameters())
     moments = Optimizer(outline, recipe.train).state_bytes()
     rows = []
-    for kind, (parts, shares) in _kinds(ranks).items():
+    for kind, (parts, shares) in _kinds(ranks, recipe.parallel).items():
         held = {
             "weights": weights // parts,
             "gradients": weights // parts,
@@ -255,7 +257,7 @@ def _saving(recipe: Recipe, outline: nn.ModuleDict, ranks: int) -> list[dict[str
     size = sum(p.numel() * p.element_size() for p in outline.parameters())
     size += Optimizer(outline, recipe.train).state_bytes()
     rows = []
-    for kind, (parts, _) in _kinds(ranks).items():
+    for kind, (parts, _) in _kinds(ranks, recipe.parallel).items():
         number = writers(recipe.checkpoint, "fsdp" if parts > 1 else "ddp", ranks)
         copied = recipe.checkpoint.background or number < parts
         by = "itself" if ranks == 1 else "rank 0" if number == 1 else f"each rank, 1/{number} of it"

@@ -16,6 +16,7 @@ import pytest
 import torch
 import toy
 from safetensors.torch import load_file
+from torch._dynamo.exc import BackendCompilerFailed
 
 from unmask.train import checkpoint, hooks, sharded
 from unmask.train.hooks import Evaluation, Metrics
@@ -310,3 +311,25 @@ def test_minutes_killed_before_the_calibration_start_again(tmp_path) -> None:
     counters = t.run(resume=True)
     assert [x["step"] for x in toy.metrics(tmp_path)] == list(range(1, counters.step + 1))
     assert list(checkpoint.find(tmp_path / "checkpoints").whole)[-1] == counters.step  # nothing of the first life
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_signal_that_ends_the_compiler_too_stops_the_run_as_any_signal(tmp_path, uncut, stopped: bool) -> None:
+    """Ctrl-C reaches all processes of a terminal: the compiler's child fails, and torch says that compiling failed."""
+    t = toy.trainer(tmp_path, **OPTIONS)
+    terms = t.terms
+
+    def compiling(networks, batch, generator):
+        if t.counters.step == 5:
+            if stopped:
+                os.kill(os.getpid(), signal.SIGTERM)
+            raise BackendCompilerFailed(lambda: None, RuntimeError("C++ compile error"), None)
+        return terms(networks, batch, generator)
+
+    t.terms = compiling
+    with pytest.raises(KeyboardInterrupt if stopped else BackendCompilerFailed):
+        t.run()
+    if stopped:
+        assert (tmp_path / "checkpoints" / "step-5").is_dir()
+        toy.trainer(tmp_path, **OPTIONS).run()
+        assert_same_run(tmp_path, uncut, 60)

@@ -41,7 +41,8 @@ def bench(
         told += [{k: getattr(f, k) for k in ("name", "work", "peer", "target", "unit")} for f in FIGURES.values()]
         if as_json:
             return emit(told)
-        print("\n".join(f"{r['name']:<12} {'; '.join(filter(None, (r['work'], r['peer'])))}" for r in told))
+        width = max(len(r["name"]) for r in told)
+        print("\n".join(f"{r['name']:<{width}}  {'; '.join(filter(None, (r['work'], r['peer'])))}" for r in told))
         return
     command = " ".join(["unmask bench", *(rows or ()), f"--turns {turns} --steps {steps}"])
 

@@ -11,6 +11,7 @@ import typer
 
 from unmask.cli.output import Json, app, emit
 from unmask.errors import UserError
+from unmask.process import world
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="key=value settings, such as corpus=my.txt out=runs/a", show_default=False)
@@ -80,7 +81,10 @@ def pretrain(
         bool,
         typer.Option("--plan", help="Train nothing: print updates, tokens, hours (estimated), memory and disk."),
     ] = False,
-    ranks: Annotated[int, typer.Option(help="With --plan: how many processes share the work.")] = 1,
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="With --plan: how many processes share the work.", show_default="1, or torchrun's"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a model on your text: unmask pretrain encoder-small corpus=my.txt out=runs/a budget.minutes=5
@@ -98,11 +102,11 @@ def pretrain(
             own[key] = value
         else:
             settings.append(text)
-    if ranks != 1 and not plan:
+    if ranks is not None and not plan:
         raise UserError(f"--ranks {ranks} goes with --plan: training on several processes is started by torchrun")
     loaded = load_recipe(recipe, settings)
     if plan:
-        return _print_plan(loaded, ranks, own, as_json)
+        return _print_plan(loaded, world() if ranks is None else ranks, own, as_json)
     if not own.get("out"):
         raise UserError("no place for the run: give out=DIR")
     from unmask.run import pretrain as run

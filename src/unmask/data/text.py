@@ -201,7 +201,8 @@ class Text:
                 met = survey.counts[name]
                 raise UserError(
                     f"the training part of {source.path} is empty ({met.documents} documents, "
-                    f"{met.bytes:,} bytes); equal documents stay on one side; give more text, or valid="
+                    f"{met.bytes:,} bytes): a document, and what equals it, is on one side alone; give more documents "
+                    "(corpus.document says what one is), or valid="
                 )
 
 

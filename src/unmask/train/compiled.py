@@ -40,6 +40,11 @@ class Compilations:
         """Compile a module's forward pass from its next call on."""
         module.compile(backend=self)
 
+    @staticmethod
+    def failed(error: Exception) -> bool:
+        """Whether this is a compiler's failure, such as of one that a signal to all of a terminal's processes ended."""
+        return any(kind.__name__ == "TorchDynamoException" for kind in type(error).__mro__)
+
     def expect(self) -> None:
         """The next updates have inputs of another kind: they may compile as the first ones did."""
         self.close()

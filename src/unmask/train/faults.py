@@ -55,11 +55,11 @@ def told(step: int, why: str, documents: Sequence[Mapping[str, Any]]) -> str:
 
 def ending(said: str, whole: Sequence[Path], skips: bool) -> str:
     """The sentence that a run ends with; whole: its checkpoints."""
-    good = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint was written yet"
-    row, mend = (f", the {MOST}th in a row", "") if skips else ("", ", or pass over it with train.at_fault=skip")
+    newest = f"its newest checkpoint is {whole[-1]}" if whole else "no checkpoint was written yet"
+    row, mend = (f", the {MOST}th in a row", "") if skips else ("", ", or with train.at_fault=skip to pass over it")
     return (
-        f"{said}: the run stops before using it{row}, {good}; lower train.learning_rate, lengthen "
-        f"train.warmup_steps or look at the data{mend}"
+        f"{said}: the run stops before using it{row}, {newest}; resumed it would meet it again, so start anew (another "
+        f"out=) with a lower train.learning_rate, a longer train.warmup_steps or other data{mend}"
     )
 
 

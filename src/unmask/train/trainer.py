@@ -362,7 +362,9 @@ class Trainer:
                 step = self.counters.step
                 self._say(f"the run is saved after step {step}: resume=auto continues once the text can be read")
             raise
-        except Stopped:
+        except Exception as error:
+            if not isinstance(error, Stopped) and not (stop.requested and self.compiled.failed(error)):
+                raise
             self._keep(metrics)
             self._leave(stop.requested or "")
 

@@ -156,6 +156,29 @@ def picked(stream: Stream, places: Sequence[range]) -> Stream:
     return replace(part, block=part.block * real)
 
 
+@pytest.mark.parametrize("positions", ["rotary", "t5"])
+def test_one_query_in_16_bits_goes_through_the_fused_kernel(positions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients; what it says is what the explicit one says, to rounding."""
+    model = model_of(positions=positions, visibility="causal").to(torch.bfloat16)
+    stream = stream_of(1, 9, "causal")
+    fused: list[int] = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda q, *a, **k: (fused.append(q.shape[2]), kernel(q, *a, **k))[1],
+    )
+    with torch.no_grad():
+        by_kernel = []
+        for explicit in (None, True):
+            cache = Cache()
+            for places in (range(8), range(8, 9)):
+                states = model.decode(picked(stream, [places]), None, None, cache, explicit=explicit)
+            by_kernel.append(states.float())
+    assert set(fused) == {1}
+    assert float((by_kernel[0] - by_kernel[1]).norm() / by_kernel[1].norm()) < 0.02
+
+
 def test_any_order_of_decoding_gives_the_same_states() -> None:
     """Right to left: positions are fed in the order in which they are revealed."""
     model = model_of(positions="t5", visibility="prefix")

@@ -4,7 +4,7 @@ The mask comes from the record's vectors by `batch.visible`, once per forward pa
 shares it, in the form its kernel wants (`View`). There are three kernels, and they agree:
 
     fused      F.scaled_dot_product_attention; boolean mask, or additive where there is a score
-    explicit   baddbmm, softmax, bmm; on CPU the faster one in bf16, and the one with dropout
+    explicit   baddbmm, softmax, bmm; on CPU the faster one in bf16 (of more than one query), and the one with dropout
     flex       FlexAttention, on GPUs (`flex`): the rule itself in place of a mask
 
 A query that sees nothing outputs 0 on all, with finite gradients.

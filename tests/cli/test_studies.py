@@ -87,7 +87,7 @@ def test_a_folder_of_runs_and_one_of_nothing(tmp_path: Path) -> None:
         f"a folder of runs, not a run: give one of its runs, such as {inside}"
     )
     (tmp_path / "empty").mkdir()
-    assert "has no readable recipe.yaml" in refused("resume", str(tmp_path / "empty"))
+    assert "it has no recipe.yaml" in refused("resume", str(tmp_path / "empty"))
     assert "is no model" in refused("evaluate", str(tmp_path / "empty"))
 
 

@@ -191,7 +191,7 @@ def test_t10_quota_of_the_operating_system(tmp_path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, hard))
     try:
-        with pytest.raises(UserError, match="no room to write"):
+        with pytest.raises(UserError, match="more than a file may have here"):
             checkpoint.write(t.checkpoints, 5, t.networks, t.optimizer.state_tensors(), {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -331,5 +331,5 @@ def test_a_signal_that_ends_the_compiler_too_stops_the_run_as_any_signal(tmp_pat
         t.run()
     if stopped:
         assert (tmp_path / "checkpoints" / "step-5").is_dir()
-        toy.trainer(tmp_path, **OPTIONS).run()
+        toy.trainer(tmp_path, **OPTIONS).run(resume=True)
         assert_same_run(tmp_path, uncut, 60)

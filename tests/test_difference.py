@@ -97,7 +97,7 @@ def test_two_recipes(runs: Path) -> None:
 def test_what_is_no_run_is_one_sentence(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'gone' is neither a run's directory nor a recipe: give two directories"):
         difference(runs / "a", "gone")
-    with pytest.raises(UserError, match="is no run: it has no recipe.yaml"):
+    with pytest.raises(UserError, match=r"is no run: it has no recipe\.yaml"):
         difference(tmp_path, runs / "a")
     with pytest.raises(UserError, match="is a folder of runs, not a run: give one of its runs, such as"):
         difference(runs, runs / "a")

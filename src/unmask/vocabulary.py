@@ -173,7 +173,7 @@ def _to_gradient(
 ) -> None:
     """Fill losses (n,) of logits (n, V) before bias and cap, whose place w times their gradient takes.
 
-    Without w no gradient is wanted, and the logits' place holds nothing. With `draw` samples are drawn.
+    Without w no gradient is wanted, and the logits stay. With `draw` samples are drawn.
 
     Softmax and sums are in fp32 (fp64 stays fp64), of a few rows at a time on a CPU, which all use the same memory:
     nothing else is as large as the logits are.

@@ -5,13 +5,13 @@ It is never guessed from a processor's name: either it is given, or large matrix
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 
 import torch
 
 from unmask.errors import UserError
+from unmask.process import world
 
 MEASURE = "measure"
 SECONDS = 0.3
@@ -34,7 +34,7 @@ def peak_of(asked: str | float | None, device: torch.device, precision: str, ran
     check(asked)
     if asked is None or asked == "":
         return None
-    count = ranks or int(os.environ.get("WORLD_SIZE", "1"))
+    count = ranks or world()
     if asked == MEASURE:
         return Peak(count * measured(device, precision), f"measured by matrix products in {precision}")
     return Peak(count * float(asked), "by peak_flops")

@@ -354,7 +354,8 @@ class Trainer:
         return line
 
     def _next(self, prefetch: Prefetch, metrics: Metrics | Unwritten, stop: Stop) -> dict[str, object]:
-        """`_update`; where its text cannot be had, or a stop is asked for while it is waited for, save and leave."""
+        """`_update`; where its text cannot be had, or a stop is asked for while it is waited for or compiled, save and
+        leave."""
         try:
             return self.compiled.counted(lambda: self._update(prefetch), self.counters, self._say)
         except Unread:

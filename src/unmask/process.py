@@ -31,11 +31,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def world() -> int:
+def processes() -> int:
     """How many processes torchrun started together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
     """Which of the processes this is that torchrun started together; 0 is the one that speaks, and one alone."""
-    return int(os.environ.get("RANK", "0")) if world() > 1 else 0
+    return int(os.environ.get("RANK", "0")) if processes() > 1 else 0

@@ -15,7 +15,7 @@ import typer
 from unmask.cli import bench, compare, convert, data, inspect, lab, models, prepare, runs, scale, show, tokenizer, world
 from unmask.cli.output import app
 from unmask.errors import RankError, UserError
-from unmask.process import patient_threads, rank, world
+from unmask.process import patient_threads, processes, rank
 
 __all__ = [
     "app",
@@ -63,7 +63,7 @@ def _leave(code: int, sentence: str, own: bool = False) -> NoReturn:
     """Exit, with a sentence of rank 0 or of this rank's own."""
     if own or not rank():
         print(sentence, file=sys.stderr)
-    if world() > 1:
+    if processes() > 1:
         # The group's threads still run: the interpreter's end beneath them turned the exit code into an abort at times.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -11,7 +11,7 @@ import typer
 
 from unmask.cli.output import Json, app, emit
 from unmask.errors import UserError
-from unmask.process import world
+from unmask.process import processes
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="key=value settings, such as corpus=my.txt out=runs/a", show_default=False)
@@ -106,7 +106,7 @@ def pretrain(
         raise UserError(f"--ranks {ranks} goes with --plan: training on several processes is started by torchrun")
     loaded = load_recipe(recipe, settings)
     if plan:
-        return _print_plan(loaded, world() if ranks is None else ranks, own, as_json)
+        return _print_plan(loaded, processes() if ranks is None else ranks, own, as_json)
     if not own.get("out"):
         raise UserError("no place for the run: give out=DIR")
     from unmask.run import pretrain as run

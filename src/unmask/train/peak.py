@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from unmask.errors import UserError
-from unmask.process import world
+from unmask.process import processes
 
 MEASURE = "measure"
 SECONDS = 0.3
@@ -34,7 +34,7 @@ def peak_of(asked: str | float | None, device: torch.device, precision: str, ran
     check(asked)
     if asked is None or asked == "":
         return None
-    count = ranks or world()
+    count = ranks or processes()
     if asked == MEASURE:
         return Peak(count * measured(device, precision), f"measured by matrix products in {precision}")
     return Peak(count * float(asked), "by peak_flops")

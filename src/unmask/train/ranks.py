@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import nn
 
 from unmask.errors import RankError, UserError
-from unmask.process import world
+from unmask.process import processes
 from unmask.train.devices import choose_device
 from unmask.train.hooks import Stop
 from unmask.train.spread import Replicated, Sharded, Spread
@@ -218,7 +218,7 @@ def session(device: str = "auto") -> Iterator[Ranks]:
 
     gloo carries what is on the CPU, nccl what is on GPUs. A group that exists already is used, and left.
     """
-    if world() == 1 and not dist.is_initialized():
+    if processes() == 1 and not dist.is_initialized():
         yield Ranks()
         return
     owns = not dist.is_initialized()
